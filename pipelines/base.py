@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlds_beam.errors import DiskError, RldsBeamError
@@ -126,6 +127,21 @@ def run_over(command: str, config: Any, opened: Sequence[OpenedInput], stages: S
     progress = Progress(command, config.progress, bytes=sum(source.size for source in sources))
     result, _ = run(stages, config, sum(source.input_bytes for source in sources), progress)
     return result
+
+
+@contextlib.contextmanager
+def measured_parts(output: str | None) -> Iterator[str]:
+    """A directory next to the output for what the ranges of a job measure; it is removed at the end."""
+    from rlds_beam import storage
+
+    if output is None:
+        yield ""
+        return
+    directory = storage.temporary_name(output)
+    try:
+        yield directory
+    finally:
+        storage.rmtree(directory)
 
 
 def merge_reports(dataset: Report, opened: OpenedInput, records: Report) -> Report:

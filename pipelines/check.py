@@ -15,7 +15,6 @@ import msgspec
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
@@ -126,10 +125,11 @@ class CheckOutcome:
           UsageError: it was not written.
           RldsBeamError: it is damaged.
         """
+        from rlds_beam.checking.signals.table import read_table
+
         if self.path is None:
-            raise UsageError("the table of signals was not kept: pass output=FILE")
-        with storage.open_read(self.path) as file, naming_damage(self.path):
-            return verified_parquet(file).read(use_threads=False)
+            raise UsageError("rules=True measures no signals")
+        return read_table(self.path)
 
     def __repr__(self) -> str:
         beyond = [f"{signal['beyond']:,} {name}" for name, signal in self.signals.items() if signal["beyond"]]
@@ -147,7 +147,7 @@ class CheckOutcome:
             "unmet": list(self.unmet),
             "rows": self.rows,
             "chosen": self.chosen,
-            "output": self.path,
+            "output": self.path if self.temporary is None else None,
             "signals": self.signals,
             "findings": [dataclasses.asdict(finding) for finding in self.findings],
         }
@@ -163,13 +163,14 @@ class CheckOutcome:
         return [*signal_lines(self.signals), *finding_lines(self.findings)]
 
 
-def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> Job:
+def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter, parts: str = "") -> Job:
     """The stages of the job: the summary of the signals of every episode, unless `config.rules`, and the report.
 
     Args:
       config: the job's config.
       opened: the input.
       writer: writes the results.
+      parts: the directory for the signals, a file for each range.
     """
     from rlds_beam.checking.signals.episodes import Context
     from rlds_beam.checking.signals.table import EpisodeTable
@@ -182,7 +183,7 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter) -> J
     if not config.rules:
         measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode))
     reader, finish = EpisodeReader(source, Snapshot(source)), functools.partial(_finish, writer)
-    return Summarize(reader, rules, opened.connecting, finish, measured).job(source)
+    return Summarize(reader, rules, opened.connecting, finish, measured, parts).job(source)
 
 
 def _finish(writer: SignalsWriter, summary: RangeSummary) -> tuple[dict[str, Any], Report]:
@@ -190,20 +191,17 @@ def _finish(writer: SignalsWriter, summary: RangeSummary) -> tuple[dict[str, Any
     return {} if summary.signals is None else writer.write(summary.signals), summary.report
 
 
-def check(config: CheckConfig, *, keep_table: bool = True) -> CheckOutcome:
+def check(config: CheckConfig) -> CheckOutcome:
     """Runs the job.
 
-    Args:
-      config: the job's config.
-      keep_table: keep the table in a temporary file if the config names none, unless workers are on other machines.
-
     Raises:
+      UsageError: workers on other machines need `output`, next to which they write what they measure.
       NotVerifiedError: an input file changed during the run.
       RldsBeamError: the dataset cannot be read at all, the pipeline failed, or a file cannot be written.
     """
     from rlds_beam.checking.signals.results import DatasetFinding
     from rlds_beam.formats.inputs import prepare_input
-    from rlds_beam.pipelines.base import merge_reports, run_over
+    from rlds_beam.pipelines.base import measured_parts, merge_reports, run_over
     from rlds_beam.runners import check as check_runner
     from rlds_beam.terminal import outcome
 
@@ -213,14 +211,17 @@ def check(config: CheckConfig, *, keep_table: bool = True) -> CheckOutcome:
     outcome.check_writable(config.output, "--output", config.input, rewritten="signals.parquet", endings=(".parquet",))
     outcome.check_writable(config.write_exclude, "--write_exclude", config.input, endings=(".txt",))
     writer, temporary = _writer(config), None
-    if keep_table and config.output is None and config.runner == "local" and not config.rules:
+    if config.output is None and not config.rules:
         import tempfile
 
+        if config.runner not in ("local", "direct", "prism"):
+            raise UsageError("workers write signals next to --output: add --output=FILE, or check only the --rules")
         temporary = tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True)
         writer = dataclasses.replace(writer, output=storage.join(temporary.name, "signals.parquet"))
     opened = prepare_input(config)
     dataset = opened.report  # raises before the dataset is read
-    content, records = run_over("check", config, [opened], stages(config, opened, writer))
+    with measured_parts(writer.output) as parts:
+        content, records = run_over("check", config, [opened], stages(config, opened, writer, parts))
     report = merge_reports(dataset, opened, records)
     findings = tuple(DatasetFinding(**item) for item in content.get("findings", ()))
     signals = content.get("signals", {})
@@ -248,7 +249,7 @@ def main(config: CheckConfig) -> int:
     """Runs the command: prints the signals, worst first, and returns the exit code."""
     from rlds_beam.terminal import outcome
 
-    done = check(config, keep_table=False)
+    done = check(config)
     seconds = process_seconds()
     extra = {"seconds": round(seconds, 3), **done.to_json()}
     lines = [*done.lines(config.signal), *_written_lines(config, done)]

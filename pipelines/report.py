@@ -13,7 +13,7 @@ from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.formats.options import SourceOptions
 from rlds_beam.options import option
-from rlds_beam.pipelines.base import run_over
+from rlds_beam.pipelines.base import measured_parts, run_over
 from rlds_beam.platforms import process_seconds
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import PrintOptions, format_flags, print_json
@@ -87,8 +87,9 @@ def report(config: ReportConfig) -> ReportOutcome:
     check(config)
     outcome.check_writable(config.output, "--output", config.input, rewritten=ENDINGS, endings=ENDINGS)
     writer, opened = prepare(config)
-    stages = writer.stages(None if opened is None else opened.connecting)
-    written: ReportOutcome = run_over("report", config, [] if opened is None else [opened], stages)
+    with measured_parts(config.output) as parts:
+        stages = writer.stages(None if opened is None else opened.connecting, parts)
+        written: ReportOutcome = run_over("report", config, [] if opened is None else [opened], stages)
     if written.report is not None:
         written.report.check()
     return written

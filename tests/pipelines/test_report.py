@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,8 @@ HOSTILE = "<script>alert(1)</script>&\u202e\"'\x00\x1b[31m"
 def document(path: object, **options: Any) -> Json:
     """The report of a dataset, made in this process; it must be possible to render it."""
     writer, opened = prepare(ReportConfig(str(path), **options))
-    totals = run_stages(writer.stages(None if opened is None else opened.connecting)[:-1])
+    with tempfile.TemporaryDirectory() as parts:
+        totals = run_stages(writer.stages(None if opened is None else opened.connecting, parts)[:-1])
     found = writer.document(totals.get("measured"))
     assert len(render(found)) < 10_000_000
     return found

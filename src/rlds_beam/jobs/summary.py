@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.base import Batch
 from rlds_beam.connectors.pipeline import ConnectorRunner
@@ -48,6 +49,7 @@ class Summarize(Stage):
       connecting: the connectors that run over accepted episodes.
       finisher: makes the result from the `RangeSummary` of all ranges.
       measured: an empty table for the signals; None to measure nothing.
+      parts: the directory for the signals, a Parquet file for each range.
       groups: makes the `Groups` of a part of the data, by its name; None to compute no statistics.
       all_ranges: the ranges of the dataset; `job` sets them.
     """
@@ -57,6 +59,7 @@ class Summarize(Stage):
     connecting: ConnectorRunner
     finisher: Callable[[RangeSummary], Any]
     measured: EpisodeTable | None = None
+    parts: str = ""
     groups: Callable[[str], Groups] | None = None
     name: str = "summary"
     all_ranges: Sequence[WorkRange] = ()
@@ -96,6 +99,8 @@ class Summarize(Stage):
         ignored = self.connecting.ignored_values()
         episodes = read_range(self.reader, work, duplicates)
         report = write_range(episodes, self.check, connecting, ignored, add, measure=measure)
+        if signals is not None:
+            signals.write(storage.join(self.parts, f"{work}.parquet"))
         return RangeSummary(report, DatasetStatistics() if groups is None else groups.finish(), signals)
 
     def merge(self, partials: Iterable[RangeSummary]) -> RangeSummary:

@@ -7,7 +7,9 @@ import io
 import itertools
 import pickle
 import re
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -59,9 +61,35 @@ WHOLE = parquet(table_of(*EPISODES))
 def test_any_order_and_any_parts_give_the_same_bytes(order: list[int], cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(order)]
     parts = [table_of(*(EPISODES[i] for i in order[a:b])) for a, b in itertools.pairwise(edges)]
-    parts = [pickle.loads(pickle.dumps(part)) for part in parts]
-    first, *others = reversed(parts)
-    assert parquet(first.merge(*others)) == WHOLE
+    with tempfile.TemporaryDirectory() as directory:
+        for i, part in enumerate(parts):
+            part.write(f"{directory}/{i}.parquet")
+            assert len(pickle.dumps(part)) < 2500  # its rows are in the file
+        first, *others = reversed([pickle.loads(pickle.dumps(part)) for part in parts])
+        assert parquet(first.merge(*others)) == WHOLE
+
+
+def test_parts_with_other_fields_sizes_and_types_are_joined(tmp_path: Path) -> None:
+    """Episodes of a dataset whose fields vary: what a part lacks is missing, and mixed types become texts."""
+    first = [
+        make_episode(20, seed=i, columns={"action": np.ones((20, 2))}, metadata={"a": i, "b": 2}) for i in range(12)
+    ]
+    wide = [
+        make_episode(20, seed=i, columns={"action": np.ones((20, 3))}, metadata={"a": "x", "\udc80": 1.5})
+        for i in range(12, 24)
+    ]
+    context = Context(actions=("action",))
+    whole, parts = (
+        table_of(*first, *wide, context=context),
+        [table_of(*some, context=context) for some in (first, wide)],
+    )
+    for i, part in enumerate(parts):
+        part.write(str(tmp_path / f"{i}.parquet"))
+    found = parts[1].merge(parts[0]).finish()
+    assert found.equals(whole.finish())
+    assert found["metadata/a"].to_pylist() == [*map(str, range(12)), *["x"] * 12]
+    assert found["metadata/b"].to_pylist() == [2] * 12 + [None] * 12
+    assert found["metadata/?"].to_pylist()[12:] == [1.5] * 12
 
 
 def test_there_is_one_row_for_each_record_also_for_rejected_and_unreadable_ones() -> None:

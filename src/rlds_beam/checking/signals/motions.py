@@ -38,7 +38,8 @@ def _measure_motion(episodes: Episodes) -> dict[str, Array]:
         for name, values in _measure_field(motion).items():
             found[f"#{name}/{path}"] = np.ascontiguousarray(values.T.astype(np.float32))
         if path in episodes.context.actions[:1]:
-            found[f"#outline/{path}"] = _pick_steps(motion.values, episodes.layout).T.astype(np.float32)
+            outline = _pick_steps(motion.values, episodes.layout).transpose(2, 0, 1)
+            found[f"#outline/{path}"] = outline.reshape(len(outline), -1).astype(np.float32)
     return found
 
 
@@ -86,12 +87,12 @@ def outline_actions(rows: Rows) -> Array | None:
     path = next((path for path in rows.context.actions if f"#outline/{path}" in rows.numbers), None)
     if path is None:
         return None
-    steps = rows.numbers[f"#outline/{path}"]  # (E, 8, D)
+    steps = rows.numbers[f"#outline/{path}"].reshape(len(rows), -1, 8)
     low, high = rows.vector("low", path), rows.vector("high", path)
     with np.errstate(invalid="ignore"):
         width = quantile(high, 1.0) - quantile(low, 0.0)
         moved = median(high - low) / np.maximum(width, 1e-9)
-    return np.asarray(steps[..., np.argmax(np.nan_to_num(moved))])
+    return np.asarray(steps[:, np.argmax(np.nan_to_num(moved))])
 
 
 @signal(

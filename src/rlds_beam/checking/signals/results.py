@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,9 +14,9 @@ from rlds_beam.checking.signals.base import MIN_EPISODES, SIGNALS
 from rlds_beam.checking.signals.conditions import check_known, mask, matches, parse_conditions
 from rlds_beam.checking.signals.episodes import Context
 from rlds_beam.checking.signals.rows import Rows
-from rlds_beam.checking.signals.table import EpisodeTable
+from rlds_beam.checking.signals.table import EpisodeTable, make_table
 from rlds_beam.episodes.schema import dimension_labels, shown_dimensions
-from rlds_beam.errors import DiskError, RldsBeamError, UsageError
+from rlds_beam.errors import UsageError
 from rlds_beam.text import count, did_you_mean, printable, shorten
 
 if TYPE_CHECKING:
@@ -171,23 +170,23 @@ class SignalsWriter:
 
         Raises:
           UsageError: the dataset has no such field or metadata as `reject` names.
-          RldsBeamError: a file cannot be written.
+          OSError: a file cannot be written.
         """
         import pyarrow.parquet as pq
 
-        table = measured.finish()
+        rows = measured.rows()
+        table = make_table(rows)
         chosen = [] if self.reject is None else list(_choose(table, self.reject))
         if self.output is not None:
-            with _naming(f"--output={self.output}"), storage.writing(self.output) as file:
+            with storage.writing(self.output) as file:
                 pq.write_table(table, file, row_group_size=_ROWS, compression="zstd", write_page_checksum=True)
         if self.exclude is not None:
-            with _naming(f"--write_exclude={self.exclude}"):
-                storage.write_bytes(self.exclude, "".join([f"# {self.reject}\n", *chosen]).encode())
+            storage.write_bytes(self.exclude, "".join([f"# {self.reject}\n", *chosen]).encode())
         return {
             "rows": table.num_rows,
             "chosen": len(chosen),
             "signals": summarize(table, self.thresholds, measured.context),
-            "findings": [dataclasses.asdict(finding) for finding in find_in_dataset(measured.rows())],
+            "findings": [dataclasses.asdict(finding) for finding in find_in_dataset(rows)],
         }
 
 
@@ -200,16 +199,6 @@ def _choose(table: pa.Table, reject: str) -> Iterator[str]:
         condition = matches(row, conditions)
         assert condition is not None
         yield f"{row['key']}\t{printable(condition.name)} {row[condition.name]:.4g}\n"
-
-
-@contextlib.contextmanager
-def _naming(flag: str) -> Iterator[None]:
-    try:
-        yield
-    except DiskError:
-        raise
-    except OSError as error:
-        raise RldsBeamError(f"{flag} cannot be written to: {error}") from error
 
 
 class Finding(NamedTuple):

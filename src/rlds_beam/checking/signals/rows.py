@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,7 +15,11 @@ from rlds_beam.checking.signals.episodes import Context, Episodes
 from rlds_beam.episodes.episode import EpisodeKey
 from rlds_beam.typing import Array
 
-_PLACE = ("#shard", "#position", "#part")
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+METADATA = "metadata/"
+_KEY = ("#dataset", "#split", "#shard", "#position", "#part")
 
 
 class Rows:
@@ -24,7 +29,7 @@ class Rows:
       context: the fields that were measured.
       numbers: column -> (E,), or (E, D) for a number of each dimension. What is missing is NaN. `#shard`, `#position`,
         and `#part` are of the key.
-      values: column -> texts, numbers, or None; `#split` and `#group`, (dataset, split), are of the key.
+      values: column -> texts, numbers, or None; `#dataset` and `#split` are of the key.
     """
 
     def __init__(self, context: Context, numbers: Mapping[str, Array], values: Mapping[str, list[Any]]):
@@ -34,38 +39,45 @@ class Rows:
     def __len__(self) -> int:
         return len(self.values["#split"])
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "cache": {}}  # what `once` computed has functions as names
+    def to_arrow(self) -> pa.Table:
+        """The measurements as a part for `join`: metadata is JSON, as its types may differ between parts."""
+        import pyarrow as pa
+
+        columns: dict[str, Any] = {}
+        for name, array in self.numbers.items():
+            columns[name] = pa.array(array.ravel() if name.startswith("#") else array.astype(np.float64))
+            if array.ndim > 1:
+                ends = np.arange(len(array) + 1) * array.shape[1]
+                columns[name] = pa.LargeListArray.from_arrays(pa.array(ends), columns[name])
+        for name, column in self.values.items():
+            if name.startswith(METADATA):
+                column = [None if value is None else json.dumps(value) for value in column]
+            columns[name] = pa.array(column, pa.string())
+        return pa.table({name.encode("unicode_escape").decode(): column for name, column in columns.items()})
 
     @classmethod
-    def join(cls, parts: Sequence[Rows]) -> Rows:
-        """All rows of several parts; what a part lacks is missing."""
-        if len(parts) == 1:
-            return parts[0]
-        numbers = {name: _join([part.numbers.get(name) for part in parts], parts) for name in _names(parts, "numbers")}
-        values = {
-            name: [value for part in parts for value in part.values.get(name) or [None] * len(part)]
-            for name in _names(parts, "values")
-        }
-        return cls(parts[0].context, numbers, values)
+    def join(cls, context: Context, parts: Sequence[pa.Table]) -> Rows:
+        """The rows of all parts by key; what a part lacks is missing."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
 
-    def sort(self) -> Rows:
-        """The rows by key."""
-        groups = self.values["#group"]
-        ranks = {group: rank for rank, group in enumerate(sorted(set(groups)))}
-        group = np.array([ranks[one] for one in groups], np.int32)
-        order = np.lexsort((*(self.numbers[name] for name in reversed(_PLACE)), group))
-        if (order[1:] > order[:-1]).all():
-            return self
-        numbers = {name: column[order] for name, column in self.numbers.items()}
-        places = order.tolist()
-        return Rows(self.context, numbers, {name: [of[i] for i in places] for name, of in self.values.items()})
+        table = pa.concat_tables(parts, promote_options="permissive")
+        order = pc.sort_indices(table.select(_KEY), [(name, "ascending") for name in _KEY])
+        numbers, values = dict[str, Array](), dict[str, list[Any]]()
+        for escaped in table.column_names:
+            name, column = escaped.encode().decode("unicode_escape"), table[escaped].take(order)
+            if name.startswith(METADATA):
+                values[name] = [None if value is None else json.loads(value) for value in column.to_pylist()]
+            elif pa.types.is_string(column.type):
+                values[name] = column.to_pylist()
+            else:
+                numbers[name] = _to_matrix(column) if pa.types.is_large_list(column.type) else column.to_numpy()
+        return cls(context, dict(sorted(numbers.items())), dict(sorted(values.items())))
 
     def keys(self, places: Sequence[int]) -> list[str]:
         """The keys of some rows."""
-        shard, position, part = (self.numbers[name] for name in _PLACE)
-        groups: list[tuple[str, str]] = self.values["#group"]
-        return [str(EpisodeKey(*groups[i], int(shard[i]), int(position[i]), int(part[i]))) for i in places]
+        columns = [self.values[name] for name in _KEY[:2]] + [self.numbers[name].tolist() for name in _KEY[2:]]
+        return [str(EpisodeKey(*(column[i] for column in columns))) for i in places]
 
     @functools.cached_property
     def fields(self) -> list[str]:
@@ -76,31 +88,16 @@ class Rows:
         """A statistic of the dimensions of a field, float64 (E, D); NaN where it is missing."""
         return np.asarray(self.numbers[f"#{name}/{path}"], np.float64)
 
-    def codes(self, name: str) -> tuple[list[str], Array]:
-        """The different values of a column as texts, ascending, and the place of each row's among them (E,)."""
-        values = [str(value) for value in self.values.get(name) or [None] * len(self)]
-        different = sorted(set(values))
-        places = {value: place for place, value in enumerate(different)}
-        return different, np.array([places[value] for value in values], np.int64)
 
+def _to_matrix(column: pa.ChunkedArray) -> Array:
+    """Lists of numbers (E, D); NaN if a row has none, or fewer dimensions."""
+    import pyarrow.compute as pc
 
-def _names(parts: Sequence[Rows], kind: str) -> list[str]:
-    return sorted({name for part in parts for name in getattr(part, kind)})
-
-
-def _join(columns: Sequence[Array | None], parts: Sequence[Rows]) -> Array:
-    """Columns of the parts, one after the other; NaN where a part has none, or fewer dimensions."""
-    known = [column for column in columns if column is not None]
-    if len(known) == len(columns) and len({column.shape[1:] for column in known}) == 1:
-        return np.concatenate(known)
-    shape = max(column.shape[1:] for column in known)
-    joined = np.full((sum(map(len, parts)), *shape), np.nan, known[0].dtype)
-    end = 0
-    for column, part in zip(columns, parts, strict=True):
-        if column is not None:
-            joined[(slice(end, end + len(part)), *map(slice, column.shape[1:]))] = column
-        end += len(part)
-    return joined
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    flat = pc.list_flatten(column).to_numpy()
+    matrix = np.full((len(lengths), lengths.max(initial=0)), np.nan, flat.dtype)
+    matrix[np.arange(matrix.shape[1]) < lengths[:, None]] = flat
+    return matrix
 
 
 def _of_known(function: Callable[..., Any], values: Array, *args: Any) -> Array:
@@ -250,7 +247,8 @@ def scale_mismatch(rows: Rows) -> dict[str, Array]:
     groups, or its inverse if that is larger; it is the median of the dimensions, whose scale is the median range of the
     episodes. That of a group with most of the episodes is 1: its scale is the usual one.
     """
-    groups, number = rows.codes("metadata/source_dataset" if "metadata/source_dataset" in rows.values else "#group")
+    names = rows.values.get("metadata/source_dataset", rows.values["#split"])
+    groups, number = np.unique(np.array([str(name) for name in names], object), return_inverse=True)
     if len(groups) < 2:
         return {}
     most = np.bincount(number, minlength=len(groups)) > len(rows) / 2

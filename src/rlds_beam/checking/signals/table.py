@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from rlds_beam import storage
 from rlds_beam.checking.signals import sensors
 from rlds_beam.checking.signals.base import MIN_EPISODES, SIGNALS, STATISTICS
 from rlds_beam.checking.signals.episodes import Context, Episodes, Layout, join_columns
-from rlds_beam.checking.signals.rows import Rows
+from rlds_beam.checking.signals.rows import METADATA, Rows
+from rlds_beam.encoding.parquet_files import naming_damage, verified_parquet
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.typing import Array
@@ -27,7 +29,6 @@ PLACES = ("@step", "@stop")
 MAX_CHARACTERS = 1_000
 """Texts in the table are cut after this many."""
 
-_MAX_PARTS = 32
 _MAX_STEPS, _MAX_EPISODES, _MAX_BYTES = 1 << 13, 2048, 8 << 20
 
 
@@ -104,9 +105,7 @@ class Block:
             numbers[f"#{name}"] = np.array([getattr(key, name) for key in self._keys], np.int64)
         names = sorted({name for values in self._values for name in values})
         values = {name: [of.get(name) for of in self._values] for name in names}
-        values["#split"] = [key.split for key in self._keys]
-        groups = {(key.dataset, key.split): (key.dataset, key.split) for key in self._keys}  # one object for each
-        values["#group"] = [groups[key.dataset, key.split] for key in self._keys]
+        values |= {"#dataset": [key.dataset for key in self._keys], "#split": [key.split for key in self._keys]}
         self.__init__(self.context)  # type: ignore[misc]
         return Rows(self.context, numbers, values)
 
@@ -180,6 +179,8 @@ def _hash_actions(episode: Episode, steps: int) -> int:
 class EpisodeTable:
     """Measures episodes, an accumulator: `add` records one by one and `merge` in any order, with the same result.
 
+    After `write`, its rows are in a Parquet file, and it is small.
+
         table = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=4))
         for episode in reader.read("train", segment):
             table.add(episode, validate_episode(episode, options))
@@ -197,7 +198,8 @@ class EpisodeTable:
     def __init__(self, context: Context):
         self.context = context
         self._block = Block(context)
-        self._parts: list[Rows] = []
+        self._parts: list[pa.Table] = []
+        self._files: list[str] = []
 
     def add(self, episode: Episode, verdict: Verdict | None = None) -> EpisodeTable:
         """Measures one record as read, in place; returns itself, as a Beam CombineFn requires.
@@ -216,34 +218,47 @@ class EpisodeTable:
         for table in (self, *others):
             table._flush()
             merged._parts += table._parts
-        merged._compact()
+            merged._files += table._files
         return merged
 
     def _flush(self) -> None:
         if len(self._block):
-            self._parts.append(self._block.finish())
-            self._compact()
+            self._parts.append(self._block.finish().to_arrow())
 
-    def _compact(self) -> None:
-        if len(self._parts) > _MAX_PARTS:
-            self._parts = [Rows.join(self._parts)]
+    def write(self, path: str) -> None:
+        """Moves the rows to a Parquet file, which must exist until they are read."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
 
-    def __getstate__(self) -> dict[str, Any]:
         self._flush()
-        return self.__dict__
+        if self._parts:
+            table = pa.concat_tables(self._parts, promote_options="permissive")
+            with storage.writing(path) as file:
+                pq.write_table(table, file, compression="zstd", write_page_checksum=True)
+            self._files, self._parts = [*self._files, path], []
 
     def rows(self) -> Rows:
         """All rows by key."""
         self._flush()
-        self._parts = [Rows.join(self._parts or [self._block.finish()]).sort()]
-        return self._parts[0]
+        parts = [*self._parts, *map(read_table, self._files)]
+        return Rows.join(self.context, parts or [self._block.finish().to_arrow()])
 
     def finish(self) -> pa.Table:
-        """The table, sorted by key, with the signals that compare episodes."""
-        import pyarrow as pa
+        """The table of all rows."""
+        return make_table(self.rows())
 
-        rows = self.rows()
-        return pa.table({decode_text(name): column for name, column in _columns(rows)})
+
+def read_table(path: str) -> pa.Table:
+    """A Parquet file; raises RldsBeamError if it is damaged."""
+    with storage.open_read(path) as file, naming_damage(path):
+        return verified_parquet(file).read(use_threads=False)
+
+
+def make_table(rows: Rows) -> pa.Table:
+    """The table, with the signals that compare episodes; its columns are those of `EpisodeTable`."""
+    import pyarrow as pa
+
+    return pa.table({decode_text(name): column for name, column in _columns(rows)})
 
 
 def _columns(rows: Rows) -> Iterator[tuple[str, Any]]:
@@ -260,7 +275,7 @@ def _columns(rows: Rows) -> Iterator[tuple[str, Any]]:
     for name in ("instruction", "rule", "detail"):
         yield name, pa.array(rows.values.get(name, [None] * size), pa.string())
     for name, values in rows.values.items():
-        if name.startswith("metadata/"):
+        if name.startswith(METADATA):
             yield name, _make_values(values)
     for signal in SIGNALS.values():
         columns = _own_columns(rows, signal.name)

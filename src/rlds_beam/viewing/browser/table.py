@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
+import tempfile
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -415,7 +416,8 @@ class DatasetTable:
     def _run(self) -> None:
         try:
             connecting = ConnectorRunner.for_reading(self._shown.source)
-            totals = run_stages(self._shown.stages(connecting, "measured"), self._process)
+            with tempfile.TemporaryDirectory(prefix="rlds-beam-") as parts:
+                totals = run_stages(self._shown.stages(connecting, "measured", parts), self._process)
             gathered: Gathered = totals["measured"]
             self.rows, self.gathered = TableRows(TableFile.from_table(gathered.table), self._index), gathered
             self._state = "done"

@@ -19,6 +19,7 @@ from rlds_beam.checking.signals.results import (
     group_reasons,
     reasons_unmeasured,
 )
+from rlds_beam.checking.signals.table import make_table
 from rlds_beam.checking.validation import find_violations
 from rlds_beam.connectors.statistics.episode_statistics import DatasetStatistics
 from rlds_beam.episodes.episode import Episode
@@ -75,13 +76,14 @@ class Gathered(NamedTuple):
         """The results of a pass over all ranges."""
         signals = summary.signals
         assert signals is not None
-        table, outlines = signals.finish(), outline_actions(signals.rows())
+        rows = signals.rows()
+        table, outlines = make_table(rows), outline_actions(rows)
         if outlines is not None:
             import pyarrow as pa
 
             parts = pa.FixedSizeListArray.from_arrays(pa.array(outlines.ravel()), outlines.shape[1])
             table = table.append_column("outline", parts)
-        return cls(summary.report, summary.statistics, table, tuple(find_in_dataset(signals.rows())))
+        return cls(summary.report, summary.statistics, table, tuple(find_in_dataset(rows)))
 
 
 @dataclasses.dataclass(frozen=True)

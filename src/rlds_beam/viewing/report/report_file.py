@@ -64,12 +64,14 @@ class Input:
         """The fields whose signals are measured."""
         return Context.of(self.source.schema, fps=self.source.fps, decoded=self.settings.decode)
 
-    def stages(self, connecting: ConnectorRunner, name: str) -> Job:
-        """The pass over the dataset: the signals, and the statistics (`Gathered`) after the connectors."""
+    def stages(self, connecting: ConnectorRunner, name: str, parts: str) -> Job:
+        """The pass over the dataset: the signals, in files in `parts`, and the statistics after the connectors."""
         reader, measured = EpisodeReader(self.source), EpisodeTable(self.context)
         groups = functools.partial(Groups, None, None)
         check = self.settings.check
-        return Summarize(reader, check, connecting, Gathered.from_summary, measured, groups, name).job(self.source)
+        return Summarize(reader, check, connecting, Gathered.from_summary, measured, parts, groups, name).job(
+            self.source
+        )
 
     def part(self, gathered: Gathered) -> Json:
         """Its part of the report; reads the episodes that it shows."""
@@ -152,15 +154,16 @@ class ReportWriter:
         storage.write_bytes(self.path, page)
         return ReportOutcome(None if gathered is None else gathered.report, self.path, len(page))
 
-    def stages(self, connecting: ConnectorRunner | None) -> Job:
+    def stages(self, connecting: ConnectorRunner | None, parts: str) -> Job:
         """The stages that read the dataset and write the report: a `ReportOutcome`.
 
         Args:
           connecting: the connectors; None if the dataset is not read.
+          parts: the directory for the signals of the ranges.
         """
         if self.shown is None or connecting is None:
             return (_Write(self),)
-        return (*self.shown.stages(connecting, _Write.measured), _Write(self))
+        return (*self.shown.stages(connecting, _Write.measured, parts), _Write(self))
 
     def document(self, gathered: Gathered | None) -> Json:
         """The content of the report, all that the page shows.
