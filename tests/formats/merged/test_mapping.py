@@ -203,12 +203,8 @@ def test_an_instruction_is_kept_and_only_missing_ones_are_filled(
     flags = ["--to=rlds", "--merge_fields=common"]
     assert main(["convert", said, mute, str(tmp_path / "other"), *flags, "--task=wipe"]) == 2
     assert "has the task 'fold' already" in capsys.readouterr().err
-    assert main(["inspect", said, mute]) == 0
-    file = tmp_path / "fields.yaml"
-    file.write_text(
-        capsys.readouterr().out.replace("# - FillLanguage: {text: what the robot does}", "- FillLanguage: {text: wipe}")
-    )
-    episodes = read(open_merged(said, mute, fields=str(file)))
+    filled = write(tmp_path, {}, {"connectors": [{"FillLanguage": {"text": "wipe"}}]})
+    episodes = read(open_merged(said, mute, fields=filled))
     assert [e.steps["language_instruction"][0] for e in episodes] == [b"fold"] * 3 + [b"wipe"] * 3
 
 
@@ -362,15 +358,53 @@ def test_videos_of_equal_coding_are_copied(tmp_path: Path) -> None:
             np.testing.assert_array_equal(found.steps[path].decode(), episode.steps[path].decode())  # type: ignore[union-attr]
 
 
-def test_pixels_and_coded_images_become_one_field(tmp_path: Path) -> None:
-    pixels = np.random.default_rng(0).integers(0, 255, (6, 32, 32, 3), np.uint8)
+def test_pixels_and_coded_images_are_refused(tmp_path: Path) -> None:
+    pixels = np.zeros((6, 24, 24, 3), np.uint8)
     raw = make_episode(6, observation={"state": 2}, columns={"observation/image": pixels})
     coded = make_episode(6, observation={"state": 2}, columns={"observation/image": camera(6, 24)})
-    one, two = (write_dataset(tmp_path / n, [e], name=n) for n, e in (("raw", raw), ("coded", coded)))
-    source = open_merged(str(one), str(two), fields="all")
-    field = source.schema.steps["observation/image"]
-    assert (field.shape, field.encoding) == ((None, None, 3), "jpeg")
-    np.testing.assert_array_equal(read(source)[0].steps["observation/image"].decode(), pixels)  # type: ignore[union-attr]
+    one, two = (str(write_dataset(tmp_path / n, [e], name=n)) for n, e in (("raw", raw), ("coded", coded)))
+    with pytest.raises(
+        UsageError, match="observation/image: pixels in some of the datasets, PNG or JPEG images in others"
+    ):
+        open_merged(one, two, fields="all")
+
+
+def calibrated(path: Path, frame: str = "camera", *, lens: int = 5, **more: str) -> str:
+    """A dataset whose camera has a calibration, as `--from=ros2` reads it."""
+    about = {"intrinsics": np.float64([30, 0, 12, 0, 30, 12, 0, 0, 1]), "distortion": np.zeros(lens)}
+    about |= {name: text.encode() for name, text in {"frame_id": frame, **more}.items()}
+    metadata = {f"observation/front_{name}": value for name, value in about.items()}
+    seed = len(path.name)
+    columns = {"observation/front": camera(6, 24)}
+    episode = make_episode(6, seed=seed, observation={"state": 3}, action=3, columns=columns, metadata=metadata)
+    return str(write_dataset(path, [episode], name=path.name))
+
+
+def test_calibrations_are_kept_and_compared(tmp_path: Path) -> None:
+    front = "episode_metadata/observation/front"
+    one = calibrated(tmp_path / "one", base="table")
+    same = open_merged(one, calibrated(tmp_path / "other", base="table"))
+    assert not any(front in note for note in same.details.notes)
+    moved = open_merged(one, calibrated(tmp_path / "moved", "cam_2", base="table"))
+    said = f"{front}_frame_id: camera in one/1.0.0, cam_2 in moved/1.0.0: each episode keeps its own"
+    assert [note for note in moved.details.notes if front in note] == [said]
+    assert [episode.metadata[f"{front}_frame_id"] for episode in read(moved)] == [b"camera", b"cam_2"]
+    with pytest.raises(
+        UsageError, match=rf"{front}_distortion: float64\(5,\) in one/1.0.0, float64\(8,\) in fisheye/1"
+    ):
+        open_merged(one, calibrated(tmp_path / "fisheye", lens=8, base="table"))
+
+
+def test_a_calibration_that_only_some_datasets_have_is_refused_left_out_or_masked(tmp_path: Path) -> None:
+    one, bare = calibrated(tmp_path / "one"), rlds(tmp_path / "bare", **{"observation/front": lambda n: camera(n, 24)})
+    front = "episode_metadata/observation/front"
+    with pytest.raises(UsageError, match=rf"missing in bare/1.0.0: .*{front}_intrinsics"):
+        open_merged(one, bare)
+    common = open_merged(one, bare, fields="common")
+    assert f"{front}_intrinsics" not in common.schema.metadata
+    assert any(note.startswith("fields that only some datasets have are left out") for note in common.details.notes)
+    episodes = read(open_merged(one, bare, fields="all"))
+    assert [bool(episode.metadata[f"mask/{front}_intrinsics"]) for episode in episodes] == [True] + [False] * 3
 
 
 def test_a_mixture_of_the_file(robots: tuple[str, ...], tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import msgspec
 
@@ -19,10 +19,6 @@ from rlds_beam.reading.base import Source
 from rlds_beam.text import count
 
 Fields = Literal["same", "common", "all"]
-FIELDS: tuple[Fields, ...] = get_args(Fields)
-
-Opener = Callable[..., Source]
-"""Opens a dataset, as `formats.inputs.open_source`."""
 
 
 class InputMapping(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,11 +60,10 @@ class MergeMapping(msgspec.Struct, forbid_unknown_fields=True):
           UsageError: it is neither; or the file cannot be read or is wrong.
         """
         where = f"--merge_fields={given}"
-        for fields in FIELDS:
-            if given == fields:
-                return cls(fields)
+        if given in get_args(Fields):
+            return cls(cast("Fields", given))
         if not given.endswith((".yaml", ".yml", ".json")):
-            raise UsageError(f"{where}: expected {', '.join(FIELDS)}, or a YAML or JSON file")
+            raise UsageError(f"{where}: expected {', '.join(get_args(Fields))}, or a YAML or JSON file")
         mapping: MergeMapping = convert(parse_given(storage.read_text(given), given, where), cls, where)
         for i, entry in enumerate(mapping.inputs):
             entry.connectors = parse(entry.connectors or [], f"{where}: inputs[{i}]")
@@ -98,12 +93,13 @@ class MergedInput:
 
 
 def open_inputs(
-    paths: Sequence[str], split: str | None, mapping: MergeMapping, given: str, opener: Opener
+    paths: Sequence[str], split: str | None, mapping: MergeMapping, given: str, opener: Callable[..., Source]
 ) -> tuple[MergedInput, ...]:
     """Opens the datasets at these paths, and tries their connectors; reads only metadata.
 
     Args:
       given: the value of `--merge_fields`, for messages.
+      opener: opens a dataset, as `formats.inputs.open_source`.
 
     Raises:
       UsageError: one cannot be opened, is another one than its entry of the mapping says, or does not fit it.

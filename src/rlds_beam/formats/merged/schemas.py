@@ -4,7 +4,7 @@
 language          go          -                refused   go; ""     go; ""
 action            x, y        y, x             refused   refused    refused: ArrangeDimensions orders them
 observation/wrist             (96, 96, 3)      refused   left out   black in a; mask/observation/wrist
-observation/front (96, 128)   (128, 128)       refused   refused    images of any size
+observation/front (96, 128)   (128, 128)       refused   refused    refused: ResizeImages gives them one size
 count             int32       int64            int64     int64      int64
 """
 
@@ -22,7 +22,6 @@ import numpy as np
 
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
 from rlds_beam.encoding.metadata import yaml_text
-from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import SOURCE_DATASET
 from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import Field, Schema
@@ -43,6 +42,7 @@ MASK = "mask/"
 
 _RATIO = 20.0  # units differ if values are so many times larger: radians and degrees are 57 apart
 _SMALL = 1e-3  # values of this size may be noise, which has no unit
+_CALIBRATION = ("_distortion_model", "_frame_id", "_base")  # what the numbers of a camera's calibration refer to
 
 Fact = TypeVar("Fact")
 
@@ -77,7 +77,6 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> tuple[Schema, 
     merged: dict[Literal["steps", "metadata"], dict[str, Field]] = {"steps": {}, "metadata": {}}
     for level, fields in merged.items():
         of_inputs: list[Mapping[str, Field]] = [getattr(member.schema, level) for member in inputs]
-        masked: list[str] = []
         for path in dict.fromkeys(itertools.chain(*of_inputs)):
             having = [member for member, there in zip(inputs, of_inputs, strict=True) if path in there]
             lacking = some([member.name for member, there in zip(inputs, of_inputs, strict=True) if path not in there])
@@ -89,7 +88,7 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> tuple[Schema, 
                 continue
             own = [there[path] for there in of_inputs if path in there]
             try:
-                field = _merge_field(own, having, mode)
+                field = _merge_field(own, having)
             except DatasetsDifferError as error:
                 wrong.append(f"{path}: {error}")
                 continue
@@ -98,14 +97,12 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> tuple[Schema, 
                 text = f"no instruction in {lacking} (--task, or FillLanguage in the file of --merge_fields, gives one)"
                 notes[text].append(path)
             elif lacking and field.dtype != "string" and not is_mask(field):
-                masked.append(MASK + path)
+                fields.setdefault(MASK + path, Field(MASK + path, "bool", ()))
                 notes["fields that some datasets lack are zeros there, as their masks say"].append(path)
             if not field.names and any(other.names for other in own):
                 notes["the names of values are left out, because they are unknown in some"].append(path)
             if len({bool(other.representation and other.representation.rotations) for other in own}) > 1:
                 notes["rotations are left out, because they are unknown in some (check that they agree)"].append(path)
-        for path in masked:
-            fields.setdefault(path, Field(path, "bool", ()))
     wrong += [
         f"missing in {names}: {', '.join(paths)} (--merge_fields=common leaves such fields out, all fills them)"
         for names, paths in missing.items()
@@ -122,7 +119,7 @@ def describe_by_value(values: Sequence[str], inputs: Sequence[MergedInput]) -> s
     return some([f"{printable(value, 40)} in {printable(first[value], 60)}" for value in dict.fromkeys(values)])
 
 
-def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: Fields) -> Field:
+def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput]) -> Field:
     """The field of all datasets. Raises DatasetsDifferError if theirs contradict each other."""
     first = fields[0]
     said = describe_by_value([f"{field.dtype}{field.shape}" for field in fields], inputs)
@@ -132,19 +129,17 @@ def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput], mode: F
     if len(class_names) > 1 and any(field.feature == "ClassLabel" for field in fields):
         raise DatasetsDifferError("the class names differ or are missing")
     if any(field.holds_image_files for field in fields):
-        if not all(field.holds_images for field in fields):
-            raise DatasetsDifferError("images in only some of the datasets")
-        if len({(field.dtype, len(field.shape), field.shape[-1]) for field in fields}) > 1:
+        if not all(field.holds_image_files for field in fields):
+            raise DatasetsDifferError("pixels in some of the datasets, PNG or JPEG images in others")
+        if len({(field.dtype, field.shape[-1]) for field in fields}) > 1:
             raise DatasetsDifferError(f"images of {said}")
         for field, member in zip(fields, inputs, strict=True):
-            if mode != "all" and (resize := propose_size(field, fields)):
+            if resize := propose_size(field, fields):
                 raise DatasetsDifferError(
-                    f"images of {said}: give {printable(member.name, 60)} the connector - {resize} (--merge_fields=all "
-                    "keeps all sizes, for outputs that can hold them)"
+                    f"images of {said}: give {printable(member.name, 60)} the connector - {resize}"
                 )
-        shape = tuple(common_value(sizes) for sizes in zip(*(field.shape for field in fields), strict=True))
-        coded = common_value([field.encoding if field.holds_image_files else "png" for field in fields])
-        return Field(first.path, first.dtype, shape, coded or "jpeg", "Image")
+        coded = common_value([field.encoding for field in fields]) or "jpeg"
+        return Field(first.path, first.dtype, first.shape, coded, "Image")
     try:
         representation = merge_representations(fields)
     except DatasetsDifferError:
@@ -207,17 +202,27 @@ def merge_representations(fields: Sequence[Field]) -> Representation | None:
     return None if merged == Representation() else merged
 
 
-def check_units(inputs: Sequence[MergedInput]) -> tuple[str, ...]:
-    """Compares the sizes of values of one place in the first episodes, and returns what to check.
+def compare_samples(inputs: Sequence[MergedInput], *, same_units: bool) -> tuple[str, ...]:
+    """Compares the first episodes: units by the sizes of values, and what calibrations of cameras refer to.
+
+    Args:
+      inputs: the datasets.
+      same_units: whether the user has checked the units.
+
+    Returns:
+      what the user should check.
 
     Raises:
       DatasetsDifferError: most values of a vector are 20 times larger in one dataset than in another.
     """
+    sizes, texts = zip(*(_sample(member) for member in inputs), strict=True)
     wrong, notes = list[str](), list[str]()
-    sizes = [_sizes(member) for member in inputs]
     for i, j in itertools.combinations(range(len(inputs)), 2):
         pair = [inputs[i], inputs[j]]
-        for path in (path for path in sizes[i] if path in sizes[j]):
+        for path, text in texts[i].items():
+            if texts[j].get(path, text) != text:
+                notes.append(f"{path}: {describe_by_value([text, texts[j][path]], pair)}: each episode keeps its own")
+        for path in () if same_units else (path for path in sizes[i] if path in sizes[j]):
             first, second = sizes[i][path], sizes[j][path]
             known = np.flatnonzero((first > _SMALL) & (second > _SMALL))
             ratios = np.log(first[known] / second[known]) / np.log(_RATIO)
@@ -237,22 +242,28 @@ def check_units(inputs: Sequence[MergedInput]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _sizes(member: MergedInput) -> dict[str, Array]:
-    """The largest absolute values, [D], of actions and observations that are vectors of floats, by path."""
+def _sample(member: MergedInput) -> tuple[dict[str, Array], dict[str, str]]:
+    """What the first episodes of a dataset hold.
+
+    Returns:
+      the largest absolute values, [D], of actions and observations that are vectors of floats, by path; and the frames
+      and the lens models of cameras, by path.
+    """
     sizes: dict[str, Array] = {}
-    plain = not member.connecting.connectors
-    images = [path for path, field in member.source.schema.steps.items() if field.holds_images and plain]
-    for read in sample_episodes(member.source, images):
+    texts: dict[str, str] = {}
+    floats = [field for field in member.schema.steps.values() if is_vector(field) and field.numpy_dtype.kind == "f"]
+    paths = [field.path for field in floats if field.path.startswith("observation") or is_action(field.path)]
+    for read in sample_episodes(member.source):
         with contextlib.suppress(BadEpisode, RldsBeamError):  # the job says so
             for episode in member.connecting.connect([read]).episodes:
-                for path, column in episode.steps.items():
-                    if not is_numeric(column) or not (path.startswith("observation") or is_action(path)):
-                        continue
-                    values = np.asarray(column)
-                    if values.ndim == 2 and values.dtype.kind == "f" and len(values):
-                        size = np.abs(np.where(np.isfinite(values), values, 0.0)).max(axis=0)
-                        sizes[path] = np.maximum(sizes.get(path, size), size)
-    return sizes
+                for path in paths:
+                    values = np.asarray(episode.steps[path])
+                    size = np.abs(np.where(np.isfinite(values), values, 0.0)).max(axis=0, initial=0.0)
+                    sizes[path] = np.maximum(sizes.get(path, size), size)
+                for path, value in episode.metadata.items():
+                    if path.endswith(_CALIBRATION) and isinstance(value, bytes):
+                        texts.setdefault(path, value.decode(errors="replace"))
+    return sizes, texts
 
 
 def propose(inputs: Sequence[MergedInput]) -> str:
@@ -267,19 +278,10 @@ def propose(inputs: Sequence[MergedInput]) -> str:
     ]
     rates = [member.source.fps for member in inputs if member.source.fps is not None]
     arrangements = _propose_orders(inputs)
-    has_task = [not {*member.schema.steps, *member.schema.metadata}.isdisjoint(TASK_FIELDS) for member in inputs]
     for i, (member, own) in enumerate(zip(inputs, fields, strict=True)):
         entries = list[str]()
-        for alike in (lambda field: field.holds_images, is_vector):
-            here = [path for path, field in own.items() if alike(field) and path not in fields[0]]
-            there = [path for path, field in fields[0].items() if alike(field) and path not in own]
-            if len(here) == len(there) == 1 and here[0].partition("/")[0] == there[0].partition("/")[0]:
-                rename = f"{yaml_text(here[0])}: {yaml_text(there[0])}"
-                entries.append(f"# - RenameFields: {{fields: {{{rename}}}}}  # if they are the same")
         if member.source.fps is not None and member.source.fps != min(rates):
             entries.append(f"- Resample: {{fps: {min(rates):g}}}  # with relative, if actions are changes of a pose")
-        if any(has_task) and not has_task[i]:
-            entries.append("# - FillLanguage: {text: what the robot does}  # it has no instruction")
         for path, field in own.items():
             same = [other[path] for other in fields if path in other]
             if all(other.holds_images for other in same) and (resize := propose_size(field, same)):

@@ -7,34 +7,32 @@ import copy
 import dataclasses
 import functools
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 
 from rlds_beam import storage
-from rlds_beam.connectors.base import with_attributes
 from rlds_beam.encoding.base import MixedFormats, RecordFormat
 from rlds_beam.episodes.columns import exact_cast, zeros_of
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema, compare_with_schema
 from rlds_beam.errors import BadEpisode, NeedsMappingError, RldsBeamError, UsageError, Violation
 from rlds_beam.formats.format_options import MergeOptions
-from rlds_beam.formats.merged.inputs import MergedInput, MergeMapping, Opener, open_inputs
+from rlds_beam.formats.merged.inputs import MergedInput, MergeMapping, open_inputs
 from rlds_beam.formats.merged.schemas import (
     FROM,
     MASK,
     DatasetsDifferError,
-    check_units,
     common_value,
+    compare_samples,
     describe_by_value,
     is_mask,
     merge_schemas,
     propose,
 )
-from rlds_beam.images.codecs import encode_png
 from rlds_beam.images.encoded_images import EncodedImages
-from rlds_beam.reading.base import Details, Shard, Source, Span, Split, VideoSpan
+from rlds_beam.reading.base import Details, Shard, Source, Split
 from rlds_beam.reading.last_steps import find_last_steps
 from rlds_beam.reading.meaning import Meaning
 
@@ -69,9 +67,9 @@ class MergedSource(Source):
         split: str | None = None,
         features: str | None = None,
         options: MergeOptions | None = None,
-        opener: Opener | None = None,
+        opener: Callable[..., Source] | None = None,
     ) -> MergedSource:
-        """Opens several datasets, with the opener, and compares the numbers of their first episodes.
+        """Opens several datasets, with the opener, and compares their first episodes.
 
         Raises:
           UsageError: a dataset cannot be opened, or they cannot be merged.
@@ -86,7 +84,7 @@ class MergedSource(Source):
         inputs = open_inputs(paths, split, mapping, given, opener)
         try:
             schema, merge_notes = merge_schemas(inputs, mapping.fields)
-            unsure = () if mapping.same_units else check_units(inputs)
+            unsure = compare_samples(inputs, same_units=mapping.same_units)
         except DatasetsDifferError as error:
             raise NeedsMappingError(
                 "these datasets cannot be merged as they are:",
@@ -131,17 +129,6 @@ class MergedSource(Source):
             ),
         )
 
-    def without(self, paths: Collection[str], why: str) -> Source:
-        inputs = []
-        for member in self.decoder.inputs:
-            if not member.connecting.connectors:  # which may need the fields
-                own = [path for path in paths if path in member.source.schema.steps]
-                member = dataclasses.replace(member, source=member.source.without(own, why))
-            inputs.append(member)
-        schema = self.schema.without(paths)
-        decoder = dataclasses.replace(self.decoder, inputs=tuple(inputs), schema=schema)
-        return with_attributes(self, schema=schema, decoder=decoder, details=self.details.without(paths, why))
-
     def plan(self) -> dict[str, Any]:
         members = [[m.name, m.source.plan(), m.connecting.configuration.plan()] for m in self.decoder.inputs]
         return {"merged": members, "fields": self.mode}
@@ -155,10 +142,6 @@ class MergedSource(Source):
     def companions(self, shard: Shard) -> Sequence[str]:
         member, own = self._shards[shard.path]
         return member.source.companions(own)
-
-    def media(self, shard: Shard, position: int) -> Mapping[str, Sequence[Span] | VideoSpan]:
-        member, own = self._shards[shard.path]
-        return {} if member.connecting.connectors else member.source.media(own, position)
 
 
 def _common_videos(sources: Sequence[Source]) -> dict[str, Mapping[str, Any]]:
@@ -234,10 +217,6 @@ def _cast(column: Column, field: Field) -> Column:
         declared = copy.copy(column)
         declared.__dict__.update(shape=field.shape, encoding=field.encoding)
         return declared
-    if field.holds_image_files:
-        images = np.empty(len(column), object)
-        images[:] = encode_png(column)
-        return EncodedImages(images, field.shape, field.dtype, field.encoding)
     return exact_cast(column, field.numpy_dtype, field.path)
 
 
