@@ -306,7 +306,8 @@ def _field(path: str, leaf: Leaf, rule: FieldRule, first: Container, parts: tupl
         return FLAG_FIELDS[path]
     if path in _ROLES and math.prod(shape) == 1 and leaf.dtype != object:
         return number_field(path, leaf.dtype.name)
-    if leaf.dtype == np.uint8 and _has_image_shape(shape):
+    is_frame = len(shape) == 3 and min(shape[:2]) >= _MIN_IMAGE_PIXELS and shape[2] in (1, 3, 4)  # [H, W, C]
+    if leaf.dtype == np.uint8 and is_frame:
         return Field(path, "uint8", shape, "bytes", "Tensor")
     is_bytes = leaf.dtype.kind in "OS" and not shape
     if leaf.shape[0] and (is_bytes or (leaf.dtype == np.uint8 and len(shape) == 1)):
@@ -320,11 +321,6 @@ def _field(path: str, leaf: Leaf, rule: FieldRule, first: Container, parts: tupl
     if leaf.dtype.kind in "OSU":
         return text_field(path, shape)
     return number_field(path, leaf.dtype.name, shape)
-
-
-def _has_image_shape(shape: tuple[int, ...]) -> bool:
-    """Whether a row is a frame, [H, W, C]."""
-    return len(shape) == 3 and min(shape[:2]) >= _MIN_IMAGE_PIXELS and shape[2] in (1, 3, 4)
 
 
 def stored_bytes(row: Any) -> bytes:

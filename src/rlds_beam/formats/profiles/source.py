@@ -193,8 +193,10 @@ def _choose_profile(whole: Container) -> Profile:
     for name, profile in shipped_profiles().items():
         episode = _first_episode(whole, profile) if _is_named(whole.path, profile) else None
         told = profile.recognize
-        if episode is not None and all(map(episode.has, told.has)) and not any(map(episode.has, told.lacks)):
-            found += [name] if not told.any or any(map(episode.has, told.any)) else []
+        if episode is None or not all(map(episode.has, told.has)) or any(map(episode.has, told.lacks)):
+            continue
+        if not told.any or any(map(episode.has, told.any)):
+            found.append(name)
     if len(found) == 1:
         return shipped_profiles()[found[0]]
     if found:
