@@ -85,6 +85,12 @@ def test_same_bytes_for_any_number_of_workers(data, done, tmp_path):
         texts.append([Path(f"{name}.parquet").read_bytes(), Path(f"{name}.txt").read_bytes()])
     assert texts[0] == texts[1]
     assert texts[0][0] == Path(done.path).read_bytes()
+    assert len([*tmp_path.iterdir()]) == 4  # the files of ranges are gone
+
+
+def test_workers_on_other_machines_need_an_output(data):
+    with pytest.raises(UsageError, match="add --output=FILE"):
+        rlds_beam.check(data, runner="apache_beam.runners.portability.fn_api_runner:FnApiRunner")
 
 
 def test_the_list_it_writes_is_what_exclude_reads(data, done, tmp_path, capsys):

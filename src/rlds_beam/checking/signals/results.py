@@ -101,31 +101,30 @@ def group_reasons(reasons: Mapping[str, str]) -> list[tuple[str, str]]:
     return [(label, "; ".join(texts)) for label, texts in sorted(found.items(), reverse=True)]
 
 
-def summarize(table: pa.Table, thresholds: Mapping[str, float], context: Context, most: int = WORST) -> dict[str, Any]:
+def summarize(table: pa.Table, thresholds: Mapping[str, float], context: Context) -> dict[str, Any]:
     """A summary of each signal as JSON, in the order of `SIGNALS`.
 
     Args:
       table: the result of `EpisodeTable.finish`.
       thresholds: the thresholds that differ from the default, by signal.
       context: the fields that were measured.
-      most: the number of worst episodes to list.
 
     Returns:
       Signal -> `threshold`, `measured` (the number of episodes with a value), `unmeasured` (why there are none),
-      `beyond` (the number beyond the threshold), `median`, and `worst`: the worst episodes, each with `key`, `value`,
-      `field`, `step` and `stop`.
+      `beyond` (the number beyond the threshold), `median`, and `worst`: the worst `WORST` episodes, each with `key`,
+      `value`, `field`, `step` and `stop`.
     """
     reasons = reasons_unmeasured(table, context)
-    summaries = {name: _summary(table, name, thresholds.get(name, SIGNALS[name].threshold), most) for name in SIGNALS}
+    summaries = {name: _summary(table, name, thresholds.get(name, SIGNALS[name].threshold)) for name in SIGNALS}
     return {name: {**summary, "unmeasured": reasons.get(name)} for name, summary in summaries.items()}
 
 
-def _summary(table: pa.Table, name: str, threshold: float, most: int) -> dict[str, Any]:
+def _summary(table: pa.Table, name: str, threshold: float) -> dict[str, Any]:
     values = table[name].to_numpy().astype(np.float64) if name in table.column_names else np.empty(0)
     known = np.flatnonzero(~np.isnan(values))
     measured = values[known]
     beyond = measured > threshold
-    order = known[np.argsort(-measured, kind="stable")[:most]]
+    order = known[np.argsort(-measured, kind="stable")[:WORST]]
     columns = ["key", "steps", "instruction", name, *(f"{name}@{place}" for place in ("field", "step", "stop"))]
     names = ("key", "steps", "instruction", "value", "field", "step", "stop")
     worst = [
