@@ -102,9 +102,10 @@ def test_fields_are_renamed_and_added():
     episode = with_actions(np.ones((3, 2), np.float32)).with_columns({"camera/a": np.zeros(3), "camera/b": np.ones(3)})
     (renamed,) = edited(RenameFields({"camera": "observation", "action": "command"}), episode)
     assert {"observation/a", "observation/b", "command"} <= {*renamed.steps} and "action" not in renamed.steps
-    calibrated = episode.replace(metadata={"episode_metadata/camera/a_intrinsics": np.eye(3)})
+    parts = ("intrinsics", "extrinsics", "extrinsics_base")
+    calibrated = episode.replace(metadata={f"episode_metadata/camera/a_{part}": 1.0 for part in parts})
     (renamed,) = edited(RenameFields({"camera/a": "observation/front"}), calibrated)
-    assert [*renamed.metadata] == ["episode_metadata/observation/front_intrinsics"]
+    assert [*renamed.metadata] == [f"episode_metadata/observation/front_{part}" for part in parts]
     counted = episode.with_columns({"observation/n_samples": np.arange(3)})  # counts, but of no window
     assert edited(SubsampleSteps(1), counted)[0].steps.keys() == counted.steps.keys()
     (resampled,) = edited(Resample(5, recorded_fps=10, last_action="real"), counted)

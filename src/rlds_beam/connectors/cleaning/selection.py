@@ -148,7 +148,7 @@ class DropFields(EpisodeConnector):
 
 _COMPANION = re.compile(
     "(?P<group>episode_metadata/)?(?P<field>.+)(?P<ending>_(?:intrinsics|distortion|distortion_model|frame_id|extrinsics"
-    "|base|samples|sample_times))"
+    "|extrinsics_base|samples|sample_times))"
 )
 """A field that belongs to another: a part of a camera's calibration, or of the windows of a fast signal."""
 
