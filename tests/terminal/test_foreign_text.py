@@ -98,7 +98,6 @@ COMMAND_LINES = {
     "index": ("index", "{data}"),
     "upload": ("upload", "{data}", "hf://datasets/a/b"),
     "example": ("example", f"{{out}}/{NAME}"),
-    "help": ("help", "connectors", NAME),
     "no such command": (NAME,),
     "no such option": ("inspect", "{data}", f"--{NAME}=1"),
     "no such dataset": ("inspect", f"{{out}}/no{NAME}"),

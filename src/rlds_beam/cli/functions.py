@@ -58,7 +58,7 @@ _OF_THE_COMMAND = ("dry_run", "expect", "json", "keep_serving", "max_rejected")
 def find_job(name: str) -> tuple[Job, type[Options]]:
     """A job and its config. Raises UsageError if there is none of that name."""
     if name not in JOBS:
-        raise UsageError(f"unknown command {name!r}{did_you_mean(name, JOBS)}")
+        raise UsageError(f"unknown command {name!r}{did_you_mean(name, JOBS, otherwise='rlds-beam --help lists all')}")
     job = importlib.import_module(f"rlds_beam.{'cli.commands' if name in _COMMANDS else 'pipelines'}.{name}")
     return cast("Job", job), getattr(job, f"{name.capitalize()}Config")
 
