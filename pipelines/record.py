@@ -7,7 +7,7 @@ from typing import cast
 
 from rlds_beam.options import option
 from rlds_beam.pipelines import convert
-from rlds_beam.recording.options import RecordOptions
+from rlds_beam.recording.record_options import RecordOptions
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.terminal.options import ReportOptions
 

@@ -16,7 +16,7 @@ from rlds_beam import UsageError, check, open_source
 from rlds_beam.cli.main import main
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.pipelines.record import RecordConfig
-from rlds_beam.recording.options import RecordOptions
+from rlds_beam.recording.record_options import RecordOptions
 from rlds_beam.recording.rollout import Address, environment_seed
 
 FLAGS = (f"--env={WALK}", f"--policy={GREEDY}", "--policy=random", "--episodes=40", "--progress=none")

@@ -7,7 +7,7 @@ from typing import Any
 
 from rlds_beam import open_dataset
 from rlds_beam.jobs.convert import ConvertJob, prepare
-from rlds_beam.recording.options import RecordOptions
+from rlds_beam.recording.record_options import RecordOptions
 
 Q = "recorded_environments:q_function"
 WALK = "recorded_environments:walk"

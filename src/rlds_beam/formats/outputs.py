@@ -75,9 +75,8 @@ def configuration_for(options: Any, schema: Schema) -> Configuration:
     Raises:
       UsageError: there is no such output, or no such connectors, or they cannot process the input's episodes.
     """
+    defaults = output_class(options.to).default_connectors
     configuration = Configuration.from_options(options)
-    kind = output_class(options.to)
-    defaults = kind.default_connectors
     if (
         defaults
         and options.connectors is not None

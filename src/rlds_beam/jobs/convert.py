@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.base import with_attributes
-from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.errors import DiskError, UsageError
 from rlds_beam.formats.inputs import open_input, prepare_input
@@ -47,7 +46,7 @@ from rlds_beam.reading.shard_list import RangeList
 from rlds_beam.user_functions import find_version
 
 if TYPE_CHECKING:
-    from rlds_beam.recording.options import RecordOptions
+    from rlds_beam.recording.record_options import RecordOptions
 
 _ADVICE = "once the file no longer changes, run the same command again with --overwrite"
 
@@ -215,12 +214,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     Raises:
       UsageError: the input, the options, or the output cannot be used.
     """
-    if isinstance(options, ConvertOptions):
-        source = named = open_input(options)
-    else:
-        from rlds_beam.recording.source import open_recording
-
-        source = named = with_given_meaning(open_recording(options), options)
+    source = named = open_input(options) if isinstance(options, ConvertOptions) else options.open_source()
     configuration = configuration_for(options, source.schema)
     opened = prepare_input(options, source, configuration)
     check, connecting = CheckOptions.of(opened.check), opened.connecting

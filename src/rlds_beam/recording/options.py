@@ -1,15 +1,11 @@
-"""Options of `record`: a recording, and how it is checked and written; `--help` reads them without numpy."""
+"""Options of a recording; `--help` reads them without numpy."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Literal
 
-from rlds_beam.checking.rules import CheckOptions
-from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.options import OutputOptions, to_option
-from rlds_beam.formats.registry import RLDS
 from rlds_beam.options import Options, option
 
 
@@ -60,16 +56,3 @@ class RolloutOptions(Options):
     def trajectories(self) -> int:
         """The number of trajectories per policy and dataset."""
         return self.episodes if self.episodes is not None else (self.steps or 0) // (self.window or 1)
-
-
-@dataclasses.dataclass(frozen=True)
-class RecordOptions(OutputOptions, ConnectorOptions, CheckOptions, RolloutOptions):
-    """Output files."""
-
-    source_format: ClassVar[str] = "record"
-
-    output: str = option(dataclasses.MISSING, "directory to write to", positional=True)
-    _: dataclasses.KW_ONLY
-    to: str = to_option(RLDS)
-    overwrite: bool = option(False, "replace the output of an earlier job")
-    allow_empty: bool = option(False, "exit with 0, not 3, even if no items are produced")

@@ -11,7 +11,7 @@ from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 
 from rlds_beam import open_dataset
 from rlds_beam.jobs.convert import prepare
-from rlds_beam.recording.options import RecordOptions
+from rlds_beam.recording.record_options import RecordOptions
 
 
 def test_a_checkpoint_of_an_rl_module_records(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from rlds_beam import open_dataset
 from rlds_beam.drop_in.scope_rl import LoggedDataset, SyntheticDataset
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.recording import heads
-from rlds_beam.recording.options import RecordOptions
+from rlds_beam.recording.record_options import RecordOptions
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")

@@ -15,8 +15,8 @@ from rlds_beam.drop_in.scope_rl.logged_dataset import LoggedDataset, MultipleLog
 from rlds_beam.errors import UsageError
 from rlds_beam.jobs.convert import prepare
 from rlds_beam.recording.environments import as_environment
-from rlds_beam.recording.options import RecordOptions
 from rlds_beam.recording.policy_loader import as_policy
+from rlds_beam.recording.record_options import RecordOptions
 from rlds_beam.user_functions import by_value
 
 DEFAULT_PATH = "logged_dataset/"
