@@ -30,6 +30,8 @@ BY_NAME = ("rlds", "lerobot_foreign", "lerobot_v21_foreign", "zarr")
 def made(name: str, directory: Path) -> Path:
     DATASETS[name].make(directory)
     (directory / "plan.json").unlink(missing_ok=True)  # of rlds-beam
+    if name == "rlds":
+        return next(directory.glob("*/*/features.json")).parent
     return directory / "bag" if name == "ros2" else directory
 
 

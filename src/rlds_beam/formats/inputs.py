@@ -46,11 +46,11 @@ def open_source(
       UsageError: there is nothing at the path, the metadata is unreadable or unsafe, there are no splits, or the split
         is unknown.
     """
-    dataset, from_ = (input, from_) if from_ is not None else recognize(input).readable()
-    given = dataset if isinstance(dataset, str) else ",".join(dataset)
+    from_ = from_ or recognize(input).format
+    given = input if isinstance(input, str) else ",".join(input)
     kind, taken = source_class(from_), source_group(from_).take(options)
     own: dict[str, Any] = {} if kind.options_class is Options else {"options": taken}
-    pinned = storage.pin(dataset)
+    pinned = storage.pin(input)
     if from_ == MERGED:
         paths = storage.paths_in(pinned)
         own["opener"], datasets = open_source, datasets_in(paths)
@@ -81,10 +81,8 @@ def open_source(
 def open_input(options: SourceOptions) -> Source:
     """Opens the input of a job (of several, the first), with the meaning that its options give it."""
     given = getattr(options, options.reads)
-    dataset, from_ = ",".join(given) if isinstance(given, tuple) else given, options.source_format
-    if options.recognized is not None:
-        dataset, from_ = options.recognized.readable()
-    source = open_source(dataset, options.split, options.features, from_, options.from_options)
+    dataset = ",".join(given) if isinstance(given, tuple) else given
+    source = open_source(dataset, options.split, options.features, options.source_format, options.from_options)
     return with_given_meaning(source, options)
 
 

@@ -17,11 +17,7 @@ from rlds_beam.formats.directory_listing import DirectoryListing
 from rlds_beam.formats.registry import COLUMNS, MERGED, RLDS, SOURCES, TRAJECTORIES, find_readable, other_names
 from rlds_beam.output.directory import holding
 from rlds_beam.output.files import PLAN
-from rlds_beam.text import count, join_texts, printable
-
-_LEVELS = 2  # how far below a directory datasets are looked for
-_MAX_LOOKS = {True: 24, False: 200}  # files and directories to look at there: in a bucket, and on a disk
-_MAX_NAMED = 10  # datasets that an error lists
+from rlds_beam.text import join_texts, printable
 
 
 class Recognized(NamedTuple):
@@ -30,23 +26,13 @@ class Recognized(NamedTuple):
     Attributes:
       format: the name of its format; of a user's output, `module:Class`.
       why: what tells the format, in a few words; empty if there is nothing at the input.
-      dataset: the dataset: the input, or the only dataset below it.
-      problem: why it cannot be read as episodes, and what reads it instead; None if it can.
     """
 
     format: str
     why: str
-    dataset: str
-    problem: str | None = None
 
     def __str__(self) -> str:
         return f"{self.format} ({self.why})"
-
-    def readable(self) -> tuple[str, str]:
-        """The dataset and its format. Raises UsageError if it cannot be read as episodes."""
-        if self.problem is not None:
-            raise UsageError(self.problem)
-        return self.dataset, self.format
 
 
 def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> Recognized:
@@ -58,19 +44,21 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
       input: a directory or files, as on the command line. Of several, the first one tells.
 
     Raises:
-      UsageError: the format is unknown or ambiguous, or the input is a directory of several datasets.
+      UsageError: the format is unknown or ambiguous, or the input cannot be read as episodes.
     """
-    given, listing = as_input(input), DirectoryListing()
-    paths = storage.paths_in(storage.pin(given))
+    listing = DirectoryListing()
+    paths = storage.paths_in(storage.pin(as_input(input)))
     if (several := len(datasets_in(paths))) > 1:
-        return Recognized(MERGED, f"{several} datasets", given)
+        return Recognized(MERGED, f"{several} datasets")
     first = next(iter(paths), "")
     if not _is_directory(first, listing):
         first = next(iter(storage.glob(first) if first else ()), "")
     if not first:
-        return Recognized(RLDS, "", given)
+        return Recognized(RLDS, "")
     found = _recognize_one(first, listing)
-    return found._replace(dataset=given) if found is not None else _recognize_below(first, listing)
+    if found is None:
+        raise _unknown(first)
+    return found
 
 
 def datasets_in(paths: Sequence[str]) -> list[str]:
@@ -110,7 +98,7 @@ def _recognize_one(path: str, listing: DirectoryListing) -> Recognized | None:
     """The format of one file or directory; None if it is not known.
 
     Raises:
-      UsageError: it could be several formats.
+      UsageError: it could be several formats, or rlds-beam wrote something else there than episodes.
     """
     if PLAN in listing.names(path) and (written := _recognize_written(path)) is not None:
         return written
@@ -120,7 +108,7 @@ def _recognize_one(path: str, listing: DirectoryListing) -> Recognized | None:
             known = find_readable(name)
             for pattern in () if known is None else known.names:
                 if match := listing.find(path, pattern):
-                    found.append(Recognized(name, match.removeprefix(path).strip("/") or storage.split(path)[1], path))
+                    found.append(Recognized(name, match.removeprefix(path).strip("/") or storage.split(path)[1]))
                     break
         if len(found) > 1:
             both = join_texts([str(match) for match in found])
@@ -131,7 +119,11 @@ def _recognize_one(path: str, listing: DirectoryListing) -> Recognized | None:
 
 
 def _recognize_written(path: str) -> Recognized | None:
-    """The format in which rlds-beam wrote a directory; None if its plan cannot be read."""
+    """The format in which rlds-beam wrote a directory; None if its plan cannot be read.
+
+    Raises:
+      UsageError: it does not hold all episodes; says what reads it, if anything.
+    """
     try:
         held = holding(path)
     except OSError:
@@ -139,41 +131,16 @@ def _recognize_written(path: str) -> Recognized | None:
     if held is None:
         return None
     writer = "a pipeline" if held.command == "pipeline" else f"rlds-beam {held.command}"
-    found = Recognized(printable(held.to, 200), f"{PLAN} of {writer}", path)
+    found = Recognized(printable(held.to, 200), f"{PLAN} of {writer}")
     if held.items is None:
-        return found._replace(problem=f"{path} holds the unfinished output of {writer}; run it again")
+        raise UsageError(f"{path} holds the unfinished output of {writer}; run it again")
     if find_readable(held.to):
         return found
     how = f"Its format is --to={found.format}."
     if held.to in (TRAJECTORIES, COLUMNS):
         how = f"Read it with rlds_beam.open_dataset({json.dumps(path)}) or rlds-beam show {shlex.quote(path)}"
     holds_items = f"{path} holds {held.items:,} {printable(str(held.kind), 80)} written by {writer}."
-    return found._replace(problem=f"{holds_items} {how}")
-
-
-def _recognize_below(path: str, listing: DirectoryListing) -> Recognized:
-    """The only dataset below a directory. Raises UsageError if there are several, or none."""
-    found: list[Recognized] = []
-    parents, left = [path], _MAX_LOOKS[storage.scheme(path) is not None]
-    for _ in range(_LEVELS):
-        below = [(parent, name) for parent in parents for name in listing.names(parent) if name[0] not in "._"][:left]
-        left -= len(below)
-        parents = []
-        for parent, name in below:
-            match = _recognize_one(storage.join(parent, name), listing)
-            if match is None:
-                parents.append(storage.join(parent, name))
-            else:
-                found.append(match)
-    if not found:
-        raise _unknown(path)
-    places = [printable(match.dataset.removeprefix(path).strip("/"), 80) for match in found]
-    if len(found) == 1:
-        return found[0]._replace(why=f"{found[0].why} in {places[0]}")
-    listed = [f"  {place}  {match}" for place, match in zip(places, found, strict=True)][:_MAX_NAMED]
-    more = [f"  and {len(found) - _MAX_NAMED:,} more"] if found[_MAX_NAMED:] else []
-    command = f"rlds-beam inspect {shlex.quote(found[0].dataset)}"
-    raise UsageError(f"{path} contains {count(len(found), 'dataset')}:", *listed, *more, f"Choose one: {command}")
+    raise UsageError(f"{holds_items} {how}")
 
 
 def _unknown(path: str) -> UsageError:
@@ -182,7 +149,7 @@ def _unknown(path: str) -> UsageError:
     known = {name: find_readable(name) for name in (*SOURCES, *other_names())}
     lines = [f"  {name:<10}  {', '.join(form.names)}" for name, form in known.items() if form and form.names]
     return UsageError(
-        f"{path} is not a dataset in a known format. These names were looked for in it and in the directories below:",
+        f"{path} is not a dataset in a known format. These names were looked for in it:",
         *lines,
         "Name the format with --from=FORMAT.",
     )

@@ -25,6 +25,7 @@ from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.images.thumbnails import find_image, spread, thumbnail
+from rlds_beam.output.directory import holding
 from rlds_beam.reading.base import Source
 from rlds_beam.reading.reader import episode_at, read_episode
 from rlds_beam.terminal.tables import sparkline
@@ -139,8 +140,8 @@ def open_viewed(path: str, options: Mapping[str, Any]) -> Source | Dataset:
       UsageError: the dataset does not exist or cannot be read.
     """
     config = InputOptions.create(path, **options)
-    found = config.recognized
-    if found is not None and found.problem is not None and found.format in (COLUMNS, TRAJECTORIES):
+    held = holding(path) if config.from_ is None else None
+    if held is not None and held.to in (COLUMNS, TRAJECTORIES):
         return open_dataset(path, config.split)
     return open_input(config)
 
