@@ -181,7 +181,7 @@ def stages(config: CheckConfig, opened: OpenedInput, writer: SignalsWriter, part
     source, rules = opened.source, dataclasses.replace(opened.check, reject=None)  # here, --reject only lists
     measured = None
     if not config.rules:
-        measured = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=config.decode))
+        measured = EpisodeTable(Context.from_schema(source.schema, fps=source.fps, decoded=config.decode))
     reader, finish = EpisodeReader(source, Snapshot(source)), functools.partial(_finish, writer)
     return Summarize(reader, rules, opened.connecting, finish, measured, parts).job(source)
 

@@ -142,7 +142,7 @@ def _settings(config: ReportConfig, format_: str, connecting: ConnectorRunner) -
     return Settings(
         config.input,
         format_,
-        CheckOptions.of(config),
+        CheckOptions.from_options(config),
         config.samples,
         config.worst,
         config.decode,

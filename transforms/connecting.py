@@ -99,7 +99,7 @@ class _ConnectFn(beam.DoFn):
         try:
             batch = self._runner.connect([episode], episode)
         except BadEpisode as bad:
-            yield TaggedOutput("rejected", Rejection.of(episode, bad))
+            yield TaggedOutput("rejected", Rejection.from_bad_episode(episode, bad))
             return
         for name, count in batch.dropped.items():
             _dropped_by(name).inc(count)

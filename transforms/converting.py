@@ -93,7 +93,7 @@ class _ConvertFn(beam.DoFn):
         try:
             items = self._maker.push(to_frames(episode, self._frames, self._keep))
         except BadEpisode as bad:
-            yield TaggedOutput("rejected", Rejection.of(episode, bad))
+            yield TaggedOutput("rejected", Rejection.from_bad_episode(episode, bad))
             return
         yield dataclasses.replace(items, payload=episode.payload)
 

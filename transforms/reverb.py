@@ -135,7 +135,7 @@ class _WriteItemsFn(beam.DoFn):
         try:
             self._range.write_items(items)
         except BadEpisode as bad:
-            yield TaggedOutput("rejected", Rejection.of(items, bad))
+            yield TaggedOutput("rejected", Rejection.from_bad_episode(items, bad))
 
     def finish_bundle(self) -> Iterator[WindowedValue]:
         assert self._writer is not None

@@ -261,7 +261,7 @@ class WriteEpisodes(_WriteKeyed):
         **options: Any,
     ):
         given = _WriteOptions.create(to=to, **{**(vars(check) if check else {}), **options})
-        check = CheckOptions.of(given)
+        check = CheckOptions.from_options(given)
         described = with_given_meaning(with_attributes(source, schema=schema or source.schema), given)
         configuration = configuration_for(given, described.schema)
         connecting = ConnectorRunner.for_source(configuration, described)
@@ -279,7 +279,9 @@ class WriteEpisodes(_WriteKeyed):
         # The pipeline may change its episodes in unknown ways, so every run is a new plan.
         more = {"connectors": configuration.plan(), "pipeline": uuid.uuid4().hex}
         converter, report = RangeConverter(check, connecting, writes), check_source(source, check)
-        super().__init__(_EpisodeSink.of(described, to, converter, report, more, overwrite=overwrite, shards=shards))
+        super().__init__(
+            _EpisodeSink.from_source(described, to, converter, report, more, overwrite=overwrite, shards=shards)
+        )
 
 
 @beam.typehints.with_input_types(Items)
@@ -326,7 +328,7 @@ class WriteToTrajectoryRecords(_WriteKeyed):
         sink = _ItemSink(
             directory=output,
             # The pipeline may change its items in unknown ways, so every run is a new plan.
-            output_plan=OutputPlan.of({"from": FROM, "to": "trajectories", "pipeline": uuid.uuid4().hex}),
+            output_plan=OutputPlan.from_content({"from": FROM, "to": "trajectories", "pipeline": uuid.uuid4().hex}),
             overwrite=overwrite,
             shards=num_shards,
             output=TrajectoryOutput.from_options(output, name, spec, images, source),
@@ -353,7 +355,7 @@ class _ItemSink(KeyedSink):
                 try:
                     writer.write_items(items)
                 except BadEpisode as bad:
-                    rejections.append(Rejection.of(items, bad))
+                    rejections.append(Rejection.from_bad_episode(items, bad))
                 del items
             finish_range(self.output, work, writer, Report(), None, self.output_plan.digest)
             return rejections

@@ -91,7 +91,7 @@ class Options:
                 raise UsageError(f"--{flag_name(field.name)} needs --{field.metadata['needs']}")
 
     @classmethod
-    def of(cls, options: Any) -> Self:
+    def from_options(cls, options: Any) -> Self:
         """This group's options, taken from a config that includes them."""
         return cls(**{name: getattr(options, name) for name in option_names(cls)})
 

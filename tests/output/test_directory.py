@@ -17,7 +17,7 @@ from rlds_beam.reading.base import WorkRange
 
 WORK = WorkRange("train", 0, 1, ())
 FILES = ("a/data-train", "b/data-train")
-PLAN = OutputPlan.of({"splits": {"train": {"ranges": [0, 1, 1]}}, "inputs": "0" * 64})
+PLAN = OutputPlan.from_content({"splits": {"train": {"ranges": [0, 1, 1]}}, "inputs": "0" * 64})
 
 
 def write(output: Path, name: str, count: int, predicted: int | None = None) -> WrittenFile:
@@ -68,7 +68,7 @@ def test_overwriting_removes_everything(output: Path) -> None:
     (output / "a" / ".info.json.01234567.tmp").write_text("{")
     (output / "mine").mkdir()
     (output / "mine" / "notes").write_text("notes")
-    directory.make_ready(str(output), OutputPlan.of({"another": 1}), overwrite=True)
+    directory.make_ready(str(output), OutputPlan.from_content({"another": 1}), overwrite=True)
     assert sorted(str(p.relative_to(output)) for p in output.rglob("*") if p.is_file()) == ["plan.json"]
     assert not (output / "a").exists()
 
@@ -76,13 +76,13 @@ def test_overwriting_removes_everything(output: Path) -> None:
 def test_a_link_in_place_of_a_directory_is_rejected(output: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     (output / "a").symlink_to(tmp_path / "elsewhere")
-    for plan in (PLAN, OutputPlan.of({"another": 1})):
+    for plan in (PLAN, OutputPlan.from_content({"another": 1})):
         with pytest.raises(UsageError, match="is a link"):
             directory.check_output(str(output), plan, overwrite=True)
 
 
 def test_a_plan_that_could_not_be_read_again_is_refused(tmp_path, monkeypatch):
-    plan = OutputPlan.of({"splits": {"train": {"shards": ["name"] * 2000}}})
+    plan = OutputPlan.from_content({"splits": {"train": {"shards": ["name"] * 2000}}})
     write_plan(str(tmp_path), plan)
     assert read_plan(str(tmp_path)) == plan
     monkeypatch.setattr(storage, "SMALL", 10_000)

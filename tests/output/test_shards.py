@@ -31,7 +31,7 @@ NAME = "data"
 
 def plan(**content: Any) -> OutputPlan:
     """A plan with this content."""
-    return OutputPlan.of(content)
+    return OutputPlan.from_content(content)
 
 
 def open_output(output: str, plan: OutputPlan, *, overwrite: bool = False) -> directory.Finished:

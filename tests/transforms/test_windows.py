@@ -79,7 +79,10 @@ SINKS: dict[str, tuple[Callable[[str], beam.PTransform[Any, Any]], Any]] = {
     "WriteToTrajectoryRecords": (lambda out: rb.WriteToTrajectoryRecords(out, CONVERT.spec), ITEMS),
     "WriteEpisodes": (lambda out: rb.WriteEpisodes(out, open_example(out), to="columns"), EPISODES[0]),
     "WriteToRlds": (lambda out: rb.WriteToRlds(out, LIKE), ("key", LIKE)),
-    "WriteRejected": (lambda out: rb.WriteRejected(out), Rejection.of(BAD, BadEpisode(Violation("non_finite", "nan")))),
+    "WriteRejected": (
+        lambda out: rb.WriteRejected(out),
+        Rejection.from_bad_episode(BAD, BadEpisode(Violation("non_finite", "nan"))),
+    ),
     "WriteReport": (lambda out: rb.WriteReport(out), Report()),
 }
 

@@ -30,7 +30,7 @@ class IgnoredValues:
     last_step: bool = True
 
     @classmethod
-    def of(cls, last_action: str, fields: Iterable[str] = ()) -> IgnoredValues:
+    def from_last_action(cls, last_action: str, fields: Iterable[str] = ()) -> IgnoredValues:
         """These fields, and the values of last steps unless their actions are `real` (`Source.last_action`)."""
         return cls(frozenset(fields), last_step=last_action != "real")
 
@@ -63,7 +63,7 @@ class Rejection:
     payload: bytes
 
     @classmethod
-    def of(cls, episode: Recorded, bad: BadEpisode) -> Rejection:
+    def from_bad_episode(cls, episode: Recorded, bad: BadEpisode) -> Rejection:
         """Rejects an episode, or its items, for violations found only when it was converted or written."""
         return cls(episode.key, bad.violations[0].rule, bad.violations, episode.payload)
 

@@ -113,7 +113,7 @@ class ConnectorRunner:
             unchecked.
         """
         if of_output is None:
-            return IgnoredValues.of(self.last_action)
+            return IgnoredValues.from_last_action(self.last_action)
         reading = any(getattr(connector, "reads_values", True) for connector in self.connectors)
         return IgnoredValues(last_step=of_output.last_step) if reading else of_output
 

@@ -193,7 +193,7 @@ def make_recipe(source: Source, options: Any) -> Recipe:
       UsageError: a connector cannot be used.
     """
     opened = prepare_input(options, source)
-    recipe = Recipe(source, CheckOptions.of(opened.check), opened.connecting)
+    recipe = Recipe(source, CheckOptions.from_options(opened.check), opened.connecting)
     recipe.connecting.refuse_columns("convert --to=columns, and open its output")
     if recipe.connecting.splits:
         raise UsageError(

@@ -217,7 +217,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     source = named = open_input(options) if isinstance(options, ConvertOptions) else options.open_source()
     configuration = configuration_for(options, source.schema)
     opened = prepare_input(options, source, configuration)
-    check, connecting = CheckOptions.of(opened.check), opened.connecting
+    check, connecting = CheckOptions.from_options(opened.check), opened.connecting
     snapshot, earlier, known, left = Snapshot(source, _ADVICE, by_content=True), None, 0, list[str]()
     if getattr(options, "append", False):
         _check_append(options, source, connecting)
@@ -240,7 +240,7 @@ def prepare(options: ConvertOptions | RecordOptions) -> ConvertJob:
     check_files(output, bare, options.to)
     directory.check_apart(options.output, getattr(options, "input", None), "OUTPUT")
     if earlier is None:
-        plan, overwrite = OutputPlan.of(content, inputs), options.overwrite
+        plan, overwrite = OutputPlan.from_content(content, inputs), options.overwrite
         directory.check_output(options.output, plan, overwrite=overwrite)
     else:  # an unfinished append of other files, or with other options, is replaced
         plan = append_plan(earlier, content, inputs, output)

@@ -92,8 +92,8 @@ def open_input(options: PushOptions) -> PushInput:
 def _open_rlds(options: PushOptions) -> PushInput:
     configuration = Configuration.from_options(options)
     opened = prepare_input(options, configuration=configuration)
-    source, check, connecting = opened.source, CheckOptions.of(opened.check), opened.connecting
-    frames, items = FrameOptions.of(options), ItemOptions.of(options)
+    source, check, connecting = opened.source, CheckOptions.from_options(opened.check), opened.connecting
+    frames, items = FrameOptions.from_options(options), ItemOptions.from_options(options)
     conversion: ItemConversion
     if options.columns:
         for name in options_given(options, FrameOptions, ItemOptions):

@@ -117,7 +117,7 @@ def continue_output(output: Output, earlier: EarlierOutput, ranges: Sequence[Wor
 def append_plan(earlier: EarlierOutput, content: Mapping[str, Any], inputs: bytes, output: Output) -> OutputPlan:
     """The plan of an append. Raises UsageError if its options differ from those of the output."""
     number = {"append": {"number": len(earlier.plan.appended) + 1, "after": earlier.plan.digests[-1]}}
-    plan = OutputPlan.of({**content, **number}, inputs)
+    plan = OutputPlan.from_content({**content, **number}, inputs)
     old, new = (
         {key: _without(side.get(key), key, output.input_facts) for key in (*_COMPARED, *output.plan())}
         for side in (earlier.plan.content, plan.content)

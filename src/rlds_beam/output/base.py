@@ -207,7 +207,7 @@ class HoldsLastActions(Output):
 
     @property
     def ignored_values(self) -> IgnoredValues:
-        return IgnoredValues.of(self.last_action, self.describe().left_out)
+        return IgnoredValues.from_last_action(self.last_action, self.describe().left_out)
 
 
 def ends(episode: Episode) -> bool:
@@ -246,7 +246,7 @@ class RowRule:
     only_of: tuple[str, ...] | None = None
 
     @classmethod
-    def of(cls, source: Source, schema: Schema, choice: Literal["drop", "keep"] | None) -> RowRule:
+    def choose(cls, source: Source, schema: Schema, choice: Literal["drop", "keep"] | None) -> RowRule:
         """The rule for a dataset: void last steps are left out unless the user chose.
 
         Args:

@@ -70,7 +70,7 @@ class OutputPlan(msgspec.Struct, frozen=True, dict=True, omit_defaults=True, tag
     inputs: bytes = b""
 
     @classmethod
-    def of(cls, content: Mapping[str, Any], inputs: bytes = b"") -> OutputPlan:
+    def from_content(cls, content: Mapping[str, Any], inputs: bytes = b"") -> OutputPlan:
         """Makes a plan as it would be read back from its file, with lists for tuples."""
         return cls(content=json.loads(json.dumps(content)), inputs=inputs)
 

@@ -96,7 +96,7 @@ def check_and_connect(
         episode = episode.replace(faults=(*episode.faults, *bad.violations))
         late_verdict = validate_episode(episode, check, ignored, names=names, fps=fps)
         if late_verdict.rejected is None:  # the rule is accepted, but the episode could not be written
-            rejection = Rejection.of(episode, bad)
+            rejection = Rejection.from_bad_episode(episode, bad)
             late_verdict = Verdict(episode.key, (), late_verdict.violations, rejection, size=len(episode.payload))
         return Processed(late_verdict)
     written = bool(batch.episodes) or not batch.dropped

@@ -103,7 +103,7 @@ def _first_frames(dataset: Dataset) -> Iterator[str]:
 def of_episode(episode: Episode, source: Source | None = None) -> ShownEpisode:
     """An episode with the rules that it breaks, and its signals. Images are not decoded for that."""
     fps = None if source is None else source.fps
-    context = Context.of_episode(episode, fps=fps) if source is None else Context.of(source.schema, fps=fps)
+    context = Context.of_episode(episode, fps=fps) if source is None else Context.from_schema(source.schema, fps=fps)
     found = findings(measure(episode, context)) if len(episode) else []
     names = {} if source is None else source.schema.names
     violations = find_violations(episode, CheckOptions(), names=names)

@@ -70,7 +70,7 @@ class KeyedSink(abc.ABC):
       overwrite: whether what rlds-beam wrote there before is replaced.
       splits: the first splits, in order; others follow, by name.
       shards: the largest number of ranges of a split; None chooses by size, as a conversion does.
-      ranges: the ranges that have elements, once they are known (`with_ranges`).
+      ranges: the ranges that have elements, once they are known (`assign_ranges`).
       unique: whether keys must be unique.
       keeps_rejected: whether it writes `rejected/`. Otherwise `WriteRejected` does, perhaps in the same pipeline.
     """
@@ -102,7 +102,7 @@ class KeyedSink(abc.ABC):
         The weight is the same for equal elements, as sizes of pickles are not.
         """
 
-    def with_ranges(self, ranges: Mapping[Place, WorkRange]) -> Self:
+    def assign_ranges(self, ranges: Mapping[Place, WorkRange]) -> Self:
         """A copy that knows its ranges. Raises UsageError if they cannot be written."""
         return dataclasses.replace(self, ranges=ranges)
 
@@ -203,7 +203,7 @@ def name_ranges(numbers: Iterable[Place], sink: KeyedSink) -> KeyedSink:
     by_split: dict[str, list[Place]] = {split: [] for split in sink.splits}
     for number in sorted(numbers):
         by_split.setdefault(number[0], []).append(number)
-    return sink.with_ranges(
+    return sink.assign_ranges(
         {number: WorkRange(number[0], i, len(own), ()) for own in by_split.values() for i, number in enumerate(own)}
     )
 

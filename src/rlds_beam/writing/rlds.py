@@ -160,7 +160,7 @@ class EpisodeSink(KeyedSink):
     committer: DatasetCommitter
 
     @classmethod
-    def of(
+    def from_source(
         cls, source: Source, to: str, converter: RangeConverter, report: Report, more: Mapping[str, Any], **fields: Any
     ) -> Self:
         """Makes the sink of an output; `more` is what else the bytes depend on, `fields` are the other attributes."""
@@ -173,7 +173,7 @@ class EpisodeSink(KeyedSink):
             "splits": {split.name: {"slice": [split.start, split.stop]} for split in source.splits},
             "check": checked,
         }
-        plan = OutputPlan.of({**content, **output.plan(), **more})
+        plan = OutputPlan.from_content({**content, **output.plan(), **more})
         # Without shards, of which there may be many; their counts do not hold if episodes were dropped.
         named = with_attributes(source, splits=())
         return cls(
@@ -185,7 +185,7 @@ class EpisodeSink(KeyedSink):
             **fields,
         )
 
-    def with_ranges(self, ranges: Mapping[Place, WorkRange]) -> Self:
+    def assign_ranges(self, ranges: Mapping[Place, WorkRange]) -> Self:
         works = tuple(ranges.values())
         output = self.converter.output.with_ranges(works)
         check_files(output, works, self.output_plan.content["to"])
@@ -255,7 +255,7 @@ class RldsSink(EpisodeSink):
         connecting = ConnectorRunner.for_source(Configuration(), source)
         output = RldsOutput.create(source, connecting, directory, RldsOptions())
         check = check or CheckOptions()
-        return cls.of(
+        return cls.from_source(
             source,
             "rlds",
             RangeConverter(check, connecting, output),

@@ -30,7 +30,7 @@ def real() -> tuple[list[Episode], Context]:
     source = RldsSource.open(str(REAL))
     reader = EpisodeReader(source)
     episodes = [e for s in source.splits for shard in s.shards for e in reader.read(s.name, Segment(shard))]
-    return episodes, Context.of(source.schema, decoded=4)
+    return episodes, Context.from_schema(source.schema, decoded=4)
 
 
 def alarms(episodes: list[Episode]) -> list[set[str]]:

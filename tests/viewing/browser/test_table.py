@@ -52,7 +52,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def table(dataset: Path) -> pa.Table:
     source = open_source(str(dataset))
-    measured, reader = EpisodeTable(Context.of(source.schema)), EpisodeReader(source)
+    measured, reader = EpisodeTable(Context.from_schema(source.schema)), EpisodeReader(source)
     for shard in source.splits[0].shards:
         for episode in reader.read("train", Segment(shard)):
             measured.add(episode, validate_episode(episode, CheckOptions()))

@@ -1,6 +1,6 @@
 """Quality signals: numbers that describe each episode, and findings. No Beam, no decoding unless asked for.
 
-context = Context.of(source.schema, fps=source.fps, decoded=4)
+context = Context.from_schema(source.schema, fps=source.fps, decoded=4)
 table = EpisodeTable(context)                   # one row for each record: add, merge, finish
 findings(row)                                   # what is beyond a threshold in one row, and where
 conditions.mask(table.finish(), conditions.parse_conditions("frozen_camera > 0.2, steps < 10"))

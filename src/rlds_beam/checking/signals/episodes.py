@@ -46,7 +46,7 @@ class Layout:
     void: Array
 
     @classmethod
-    def of(cls, lengths: Sequence[int], void: Sequence[bool]) -> Layout:
+    def from_lengths(cls, lengths: Sequence[int], void: Sequence[bool]) -> Layout:
         sizes = np.array(lengths, np.int64)
         ends = np.cumsum(sizes)
         return cls(sizes, ends - sizes, (ends - 1)[np.array(void, bool) & (sizes > 1)])
@@ -118,7 +118,7 @@ class Motion:
     sizes: Array
 
     @classmethod
-    def of(cls, values: Array, layout: Layout) -> Motion:
+    def from_values(cls, values: Array, layout: Layout) -> Motion:
         changes = np.empty_like(values)
         with np.errstate(over="ignore", invalid="ignore"):
             np.subtract(values[:, 1:], values[:, :-1], out=changes[:, 1:])
@@ -172,7 +172,7 @@ class Episodes:
     def motions(self) -> dict[str, Motion]:
         """The fields of motion, without those that no episode has."""
         found = {path: self.concatenate(path) for path in self.context.motion}
-        return {path: Motion.of(values, self.layout) for path, values in found.items() if values is not None}
+        return {path: Motion.from_values(values, self.layout) for path, values in found.items() if values is not None}
 
     def concatenate(self, path: str) -> Array | None:
         """A field of all episodes as (D, N), float32 or float64, without NaN and infinity.
@@ -256,7 +256,7 @@ class Context:
     names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, hash=False)
 
     @classmethod
-    def of(cls, schema: Schema, *, fps: float | None = None, decoded: int = 0) -> Context:
+    def from_schema(cls, schema: Schema, *, fps: float | None = None, decoded: int = 0) -> Context:
         """The roles of a schema's fields, by their names and dtypes.
 
         Raises:
@@ -323,7 +323,7 @@ def find_gripper(context: Context, path: str, size: int) -> int | None:
 @functools.lru_cache(maxsize=64)  # episodes of a dataset have the same fields
 def _of_fields(steps: tuple[Field, ...], metadata: tuple[Field, ...], fps: float | None, decoded: int) -> Context:
     schema = Schema({field.path: field for field in steps}, {field.path: field for field in metadata})
-    return Context.of(schema, fps=fps, decoded=decoded)
+    return Context.from_schema(schema, fps=fps, decoded=decoded)
 
 
 def _fields(values: Mapping[str, object]) -> tuple[Field, ...]:

@@ -111,7 +111,7 @@ class Block:
 
     def _measure(self) -> dict[str, Array]:
         """The numbers of the episodes that have steps."""
-        context, layout = self.context, Layout.of(self._lengths, self._void)
+        context, layout = self.context, Layout.from_lengths(self._lengths, self._void)
         episodes = Episodes(
             context,
             layout,
@@ -181,7 +181,7 @@ class EpisodeTable:
 
     After `write`, its rows are in a Parquet file, and it is small.
 
-        table = EpisodeTable(Context.of(source.schema, fps=source.fps, decoded=4))
+        table = EpisodeTable(Context.from_schema(source.schema, fps=source.fps, decoded=4))
         for episode in reader.read("train", segment):
             table.add(episode, validate_episode(episode, options))
         table.finish()                     # a pyarrow.Table, by key

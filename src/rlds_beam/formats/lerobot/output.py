@@ -108,7 +108,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         for name in _encoder_options(options) if not as_video else ():
             raise UsageError(f"--{name} needs --images=video")
         copied = _copied_videos(features, source, options)
-        encoding = Encoding.of(options) if as_video or copied else None
+        encoding = Encoding.from_options(options) if as_video or copied else None
         least = samples_of_few(split.episodes for split in source.splits)
         frames = FrameFormat(features, fps, options.image_samples, least, encoding, copied, only_copied=not as_video)
         for feature in frames.videos:
@@ -130,7 +130,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
                 "--modality: modality.json is for GR00T, which reads LeRobot 2.1: add --lerobot_version=2.1, or leave "
                 "--modality out"
             )
-        rule, robot = RowRule.of(source, schema, options.last_step), source.robot
+        rule, robot = RowRule.choose(source, schema, options.last_step), source.robot
         kind = LerobotV21Output if options.lerobot_version == "2.1" else LerobotOutput
         return kind(directory, source.name, frames, robot, modality, rule=rule)
 
@@ -148,7 +148,7 @@ class LerobotOutput(GlobalIndices, RowsOutput):
         return dataclasses.replace(self, first=tuple(first.items()))
 
     def append_to(self, earlier: EarlierOutput, ranges: Sequence[WorkRange], directory: str) -> Self | None:
-        known = EarlierDataset.of(earlier, ranges)
+        known = EarlierDataset.from_output(earlier, ranges)
         return dataclasses.replace(self, directory=directory, earlier=known)
 
     def plan(self) -> dict[str, Any]:

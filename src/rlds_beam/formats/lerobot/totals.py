@@ -189,7 +189,7 @@ class EarlierDataset:
     entry: Mapping[str, Any]
 
     @classmethod
-    def of(cls, earlier: EarlierOutput, ranges: Sequence[WorkRange]) -> EarlierDataset:
+    def from_output(cls, earlier: EarlierOutput, ranges: Sequence[WorkRange]) -> EarlierDataset:
         """Reads the metadata. Raises UsageError if the ranges cannot be added to it."""
         counts = Counter(commit.split for commit in earlier.commits)
         last = earlier.commits[-1].split

@@ -78,7 +78,7 @@ class Encoding:
         return _ENCODERS[self.codec]
 
     @staticmethod
-    def of(options: LerobotOptions) -> Encoding:
+    def from_options(options: LerobotOptions) -> Encoding:
         """The settings of a job. Raises UsageError if they cannot be used, or PyAV is not installed."""
         with needs("lerobot", "--images=video needs PyAV"):
             import av  # noqa: F401

@@ -61,7 +61,7 @@ class TrajectoryOutput(Output):
     def create(
         cls, source: Source, connectors: ConnectorRunner, directory: str, options: TrajectoryOptions
     ) -> TrajectoryOutput:
-        frames, items = FrameOptions.of(options), ItemOptions.of(options)
+        frames, items = FrameOptions.from_options(options), ItemOptions.from_options(options)
         spec = trajectory_spec(connectors.schema, frames, items, options.keep)
         output = cls.from_options(directory, source.name, spec, options.images, source)
         _ = output.conversion.fields  # raises if the format cannot hold a leaf

@@ -80,7 +80,7 @@ class ZarrOutput(ArraysOutput, RowsOutput):
                 is_large = math.prod(field.closed_shape) * stored_dtype(field).itemsize >= _LARGE
                 is_chunk = not of_episode and (field.holds_image_files or is_large)
                 columns.append(StoredColumn(field, key, of_episode, is_text(field) or is_chunk))
-        meaning, rule = source.meaning, RowRule.of(source, connectors.schema, options.last_step)
+        meaning, rule = source.meaning, RowRule.choose(source, connectors.schema, options.last_step)
         if rule.left_out:  # each row that is left has an action
             meaning = dataclasses.replace(meaning, last_action="real")
         return cls(directory, source.name, tuple(columns), left_out, meaning, rule, options)

@@ -104,7 +104,7 @@ class EpisodeCache:
         violations: tuple[Violation, ...] = episode.faults
         rejected = violations[0].rule if violations else None
         if self._check is not None:
-            verdict = validate_episode(episode, self._check, IgnoredValues.of(self._source.last_action))
+            verdict = validate_episode(episode, self._check, IgnoredValues.from_last_action(self._source.last_action))
             violations = verdict.violations
             rejected = None if verdict.rejected is None else verdict.rejected.rule
         cameras = {field.path: field for field in find_cameras(self._source.schema)}

@@ -127,7 +127,7 @@ def _listening(port: int) -> socket.socket:
 
 def open_datasets(config: Any) -> list[BrowsedDataset]:
     """Opens the datasets of a `BrowseConfig`, and their tables. Raises UsageError if one of them cannot be opened."""
-    check = dataclasses.replace(CheckOptions.of(config), fail=())
+    check = dataclasses.replace(CheckOptions.from_options(config), fail=())
     opened: list[BrowsedDataset] = []
     measured = None if config.signals is None else TableFile.open(config.signals).dataset()
     for number, path in enumerate(config.path):

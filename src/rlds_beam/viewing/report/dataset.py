@@ -163,7 +163,7 @@ def make_summary(source: Source, gathered: Gathered, settings: Settings) -> Json
     """What `make_section` says of the dataset as a whole; reads no episode."""
     signals = collect_signals(gathered.table, settings.worst, settings.thresholds, settings.list_command)
     rules = collect_rules(gathered.report, {}, settings.convert)
-    context = Context.of(source.schema, fps=source.fps, decoded=settings.decode)
+    context = Context.from_schema(source.schema, fps=source.fps, decoded=settings.decode)
     unmeasured = reasons_unmeasured(gathered.table, context)
     named = {one["key"] for section in signals for one in section["worst"]}
     named.update(sample["key"] for rule in rules for sample in rule["samples"])

@@ -62,7 +62,7 @@ class Input:
     @property
     def context(self) -> Context:
         """The fields whose signals are measured."""
-        return Context.of(self.source.schema, fps=self.source.fps, decoded=self.settings.decode)
+        return Context.from_schema(self.source.schema, fps=self.source.fps, decoded=self.settings.decode)
 
     def stages(self, connecting: ConnectorRunner, name: str, parts: str) -> Job:
         """The pass over the dataset: the signals, in files in `parts`, and the statistics after the connectors."""
