@@ -17,7 +17,7 @@ import rlds_beam
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.format_options import LerobotOptions, TrajectoryOptions
-from rlds_beam.formats.registry import FORMATS, source_group
+from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_class, output_group, source_class, source_group
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.testing import make_episode, write_dataset
 
@@ -39,6 +39,16 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 @pytest.fixture
 def dataset(tmp_path: Path) -> Path:
     return write_dataset(tmp_path / "data", [make_episode(5, seed=i) for i in range(6)], name="toy", shards=3)
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_registry_names_the_options_of_sources(name: str) -> None:
+    assert source_group(name).options_class is source_class(name).options_class
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_the_registry_names_the_options_of_outputs(name: str) -> None:
+    assert output_group(name).options_class is output_class(name).options_class
 
 
 def test_every_format_can_be_read_or_written_and_is_documented() -> None:

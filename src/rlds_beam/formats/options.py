@@ -7,15 +7,7 @@ import functools
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
-from rlds_beam.formats.registry import (
-    OUTPUTS,
-    RLDS,
-    SOURCES,
-    TRAJECTORIES,
-    installed_groups,
-    output_group,
-    source_group,
-)
+from rlds_beam.formats.registry import OUTPUTS, RLDS, SOURCES, TRAJECTORIES, output_group, source_group
 from rlds_beam.options import Group, Options, option
 from rlds_beam.user_functions import qualified_name
 
@@ -77,7 +69,7 @@ class SourceOptions(Options):
 
     @classmethod
     def known_groups(cls) -> tuple[Group, ...]:
-        return *super().known_groups(), *installed_groups(source_group, SOURCES)
+        return *super().known_groups(), *map(source_group, SOURCES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,4 +103,4 @@ class OutputOptions(Options):
 
     @classmethod
     def known_groups(cls) -> tuple[Group, ...]:
-        return *super().known_groups(), *installed_groups(output_group, OUTPUTS)
+        return *super().known_groups(), *map(output_group, OUTPUTS)

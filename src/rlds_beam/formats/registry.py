@@ -9,15 +9,17 @@ from __future__ import annotations
 import contextlib
 import inspect
 import typing
-from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from rlds_beam import plugins
 from rlds_beam.errors import UsageError
-from rlds_beam.options import Group
-from rlds_beam.output.base import Output
-from rlds_beam.reading.base import Source
+from rlds_beam.formats import format_options
+from rlds_beam.options import Group, Options
 from rlds_beam.user_functions import resolve
+
+if typing.TYPE_CHECKING:
+    from rlds_beam.output.base import Output
+    from rlds_beam.reading.base import Source
 
 RLDS, TRAJECTORIES, COLUMNS, LEROBOT, MERGED = "rlds", "trajectories", "columns", "lerobot", "merged"
 
@@ -30,6 +32,7 @@ class Format(NamedTuple):
     Attributes:
       about: a description for the help.
       source, output: the classes that read and write it, as `module:Class`; empty if it cannot be read or written.
+      source_options, output_options: the `options_class` of our formats, so that the help need not import the format.
       names: the names of files that it is recognized by (`DirectoryListing.find`); empty if only `--from` names it.
       reads_several: whether the source reads several directories as one dataset.
     """
@@ -37,6 +40,8 @@ class Format(NamedTuple):
     about: str
     source: str = ""
     output: str = ""
+    source_options: type[Options] = Options
+    output_options: type[Options] = Options
     names: tuple[str, ...] = ()
     reads_several: bool = False
 
@@ -46,24 +51,29 @@ FORMATS = {
         "RLDS episodes, as stored by TFDS and EnvLogger",
         source="rlds_beam.formats.rlds.source:RldsSource",
         output="rlds_beam.formats.rlds.output:RldsOutput",
+        output_options=format_options.RldsOptions,
         names=("features.json", "*.tfrecord*", "*.array_record*", "[0-9]*/features.json"),
     ),
     MERGED: Format(
         "several datasets, of any formats, as one",
         source="rlds_beam.formats.merged.source:MergedSource",
+        source_options=format_options.MergeOptions,
     ),
     TRAJECTORIES: Format(
         "TF-Agents trajectories: pairs, sequences, episodes",
         output="rlds_beam.formats.trajectories.output:TrajectoryOutput",
+        output_options=format_options.TrajectoryOptions,
     ),
     COLUMNS: Format(
         "a row per transition, or columns from connectors",
         output="rlds_beam.formats.columns.output:ColumnsOutput",
+        output_options=format_options.ColumnsOptions,
     ),
     LEROBOT: Format(
         "LeRobot datasets, v3.0 and v2.1",
         source="rlds_beam.formats.lerobot.source:LerobotSource",
         output="rlds_beam.formats.lerobot.output:LerobotOutput",
+        output_options=format_options.LerobotOptions,
         names=("meta/info.json",),
     ),
     "numpy": Format(
@@ -73,19 +83,23 @@ FORMATS = {
     "npz": Format(
         "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",
         source="rlds_beam.formats.profiles.source:NpzSource",
+        source_options=format_options.ProfileOptions,
         names=("*.npz",),
         reads_several=True,
     ),
     "zarr": Format(
         "replay buffers of diffusion policy and UMI (zarr)",
         source="rlds_beam.formats.profiles.source:ZarrSource",
+        source_options=format_options.ProfileOptions,
         output="rlds_beam.formats.zarr.output:ZarrOutput",
+        output_options=format_options.ZarrOptions,
         names=("meta/episode_ends", "*.zarr.zip", "*.zarr/meta/episode_ends"),
         reads_several=True,
     ),
     "hdf5": Format(
         "HDF5: ALOHA, robomimic, LIBERO, D4RL, Minari, ...",
         source="rlds_beam.formats.profiles.source:Hdf5Source",
+        source_options=format_options.ProfileOptions,
         names=("**/*.hdf5", "**/*.h5"),
         reads_several=True,
     ),
@@ -98,12 +112,14 @@ FORMATS = {
     "ros2": Format(
         "ROS 2 bags and MCAP files",
         source="rlds_beam.formats.ros2.source:Ros2Source",
+        source_options=format_options.Ros2Options,
         names=("*.mcap*", "*.db3*", "*/*.mcap*", "*/*.db3*"),
         reads_several=True,
     ),
     "scope_rl": Format(
         "SCOPE-RL's logged dataset (pickle)",
         output="rlds_beam.formats.scope_rl.output:ScopeRlOutput",
+        output_options=format_options.ScopeRlOptions,
     ),
 }
 """Our formats by name, in the order of the help."""
@@ -141,11 +157,15 @@ def find_readable(name: str) -> Format | None:
 
 def source_class(from_: str) -> type[Source]:
     """The source that `--from` names. Raises UsageError if there is none of that name."""
+    from rlds_beam.reading.base import Source
+
     return typing.cast("type[Source]", _find_class("from", from_, Source))
 
 
 def output_class(to: str) -> type[Output]:
     """The output that `--to` names. Raises UsageError if there is none of that name."""
+    from rlds_beam.output.base import Output
+
     return typing.cast("type[Output]", _find_class("to", to, Output))
 
 
@@ -171,18 +191,11 @@ def _find_class(flag: str, name: str, base: type[Any]) -> type[Any]:
 
 def source_group(from_: str) -> Group:
     """The options of the source that `--from` names. Raises UsageError if there is no such source."""
-    return Group("from_options", f"--from={from_}", source_class(from_).options_class)
+    options_class = FORMATS[from_].source_options if from_ in SOURCES else source_class(from_).options_class
+    return Group("from_options", f"--from={from_}", options_class)
 
 
 def output_group(to: str) -> Group:
     """The options of the output that `--to` names. Raises UsageError if there is no such output."""
-    return Group("to_options", f"--to={to}", output_class(to).options_class)
-
-
-def installed_groups(find_group: Callable[[str], Group], names: Sequence[str]) -> list[Group]:
-    """The options of formats by `source_group` or `output_group`, without formats whose folder is not installed."""
-    groups = []
-    for name in names:
-        with contextlib.suppress(UsageError):
-            groups.append(find_group(name))
-    return groups
+    options_class = FORMATS[to].output_options if to in OUTPUTS else output_class(to).options_class
+    return Group("to_options", f"--to={to}", options_class)
