@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,7 +15,7 @@ from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.options import SourceOptions
-from rlds_beam.formats.recognition import datasets_in, recognize
+from rlds_beam.formats.recognition import as_input, datasets_in, recognize
 from rlds_beam.formats.registry import MERGED, SOURCES, source_class, source_group
 from rlds_beam.options import Options
 from rlds_beam.processing.report import Report, check_source
@@ -24,7 +25,7 @@ from rlds_beam.text import shorten
 
 
 def open_source(
-    input: str | Sequence[str],
+    input: str | os.PathLike[str] | Sequence[str],
     split: str | None = None,
     features: str | None = None,
     from_: str | None = None,
@@ -47,10 +48,10 @@ def open_source(
         is unknown.
     """
     from_ = from_ or recognize(input).format
-    given = input if isinstance(input, str) else ",".join(input)
+    given = as_input(input)
     kind, taken = source_class(from_), source_group(from_).take(options)
     own: dict[str, Any] = {} if kind.options_class is Options else {"options": taken}
-    pinned = storage.pin(input)
+    pinned = storage.pin(given if isinstance(input, (str, os.PathLike)) else input)
     if from_ == MERGED:
         paths = storage.paths_in(pinned)
         own["opener"], datasets = open_source, datasets_in(paths)

@@ -44,6 +44,11 @@ def test_a_parent_of_one_version(dataset):
     assert open_source(str(dataset.parent)).dataset == "toy/1.0.0"
 
 
+def test_a_path_object_is_an_input(dataset):
+    for from_ in (None, "rlds"):
+        assert open_source(dataset, from_=from_).dataset == open_source(str(dataset), from_="rlds").dataset
+
+
 def test_a_parent_of_several_versions_is_refused(dataset):
     shutil.copytree(dataset, dataset.parent / "2.0.0")
     with pytest.raises(UsageError, match=r"holds 2 datasets: choose one of 1\.0\.0, 2\.0\.0"):

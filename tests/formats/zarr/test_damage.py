@@ -46,6 +46,7 @@ def test_a_damaged_chunk_rejects_the_episodes_that_it_touches(buffer, kind):
 def test_a_missing_chunk_holds_the_fill_value(buffer):
     (buffer / "data" / "state" / "0.0").unlink()
     change_metadata(buffer / "data" / "state", fill_value="NaN")
+    assert "data/state lacks 1 of 4 chunks (read as nan)" in open_source(str(buffer), from_="zarr").describe()
     first = read_back(buffer, "zarr")[0]
     assert np.isnan(first.steps["observation/state"]).all()
 

@@ -48,11 +48,13 @@ class Container:
       leaves: the arrays by name.
       ended: whether the episode has its end, which the last rows of a file may lack.
       per_episode: the arrays of which the episode has one value.
+      notes: what a user should know about the file.
     """
 
     leaves: Mapping[str, Leaf]
     ended = True
     per_episode: Collection[str] = ()
+    notes: Collection[str] = ()
 
     def __init__(self, path: str, group: str = ""):
         self.path, self.group = path, group

@@ -179,7 +179,8 @@ def _bind_first(paths: Sequence[str], where: str, profile: Profile | None, raw_i
                 index = index_episodes(path, chosen)
                 if chosen.episode_ends:
                     episode = index.open(whole, chosen, 0)
-                return bind_layout(chosen, episode, raw_images)
+                layout = bind_layout(chosen, episode, raw_images)
+                return dataclasses.replace(layout, notes=(*layout.notes, *whole.notes))
         except UNREADABLE as unreadable:
             if isinstance(unreadable, UsageError):
                 raise

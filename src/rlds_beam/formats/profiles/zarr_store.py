@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -174,6 +175,20 @@ class ZarrContainer(Container):
                 raise
             found[key] = Leaf(tuple(array.shape), plain_dtype(array.dtype), "", array.chunks[0])
         return dict(sorted(found.items()))
+
+    @property
+    def notes(self) -> Collection[str]:  # type: ignore[override]
+        """The arrays that lack chunks, which read as their fill values."""
+        found = []
+        for name, array in self._arrays.items():
+            # zarr 3 counts those of an array whose name begins with this one's.
+            sizes = zip(array.shape, getattr(array, "shards", None) or array.chunks, strict=True)
+            expected = math.prod(-(-total // length) for total, length in sizes)
+            files = (key for key in self._store.sizes if key.startswith(f"{name}/"))
+            missing = expected - sum(not key.endswith((*METADATA, ".zattrs")) for key in files)
+            if array.shape[0] and missing > 0:
+                found.append(f"{name} lacks {missing:,} of {expected:,} chunks (read as {array.fill_value})")
+        return found
 
     def _open(self, key: str, metadata: str) -> Any:
         """The array at a key (zarr's). Raises OSError if it is damaged or not supported."""
