@@ -137,6 +137,11 @@ def _list(bucket: Path, prefix: str, delimiter: str) -> str:
     return f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(found.values())}</ListBucketResult>"
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 1024  # of connections: a client that opens more waits for seconds
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("port", type=int)
@@ -146,9 +151,7 @@ def main() -> None:
     args = parser.parse_args()
     Handler.folder, Handler.delay = args.folder.resolve(), args.delay / 1000
     Handler.link = Link(args.gigabits * 1e9 / 8)
-    server = ThreadingHTTPServer(("127.0.0.1", args.port), Handler)
-    server.daemon_threads = True
-    server.serve_forever()
+    Server(("127.0.0.1", args.port), Handler).serve_forever()
 
 
 if __name__ == "__main__":
