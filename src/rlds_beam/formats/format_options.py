@@ -22,13 +22,6 @@ def last_step_option() -> Any:
     return option(None, "drop or keep the last step of each episode (default: drop void ones, which have no action)")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ImageOptions(Options):
-    """Options for images."""
-
-    images: Literal["raw", "jpeg"] = option("raw", "decoded, or as JPEGs")
-
-
 ColumnsFormat = Literal["tfrecord", "array_record", "parquet"]
 FORMATS: tuple[ColumnsFormat, ...] = get_args(ColumnsFormat)
 
@@ -137,9 +130,10 @@ class ScopeRlOptions(Options):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrajectoryOptions(FrameOptions, ItemOptions, ImageOptions):
-    """Values that an item stores besides the trajectory."""
+class TrajectoryOptions(FrameOptions, ItemOptions):
+    """What an item stores."""
 
+    images: Literal["raw", "jpeg"] = option("raw", "images decoded, or as JPEGs")
     keep: tuple[str, ...] = option(
         (), "text, episode fields, or episode_key to store in each item (comma separated)", metavar="FIELDS"
     )
