@@ -60,7 +60,7 @@ def run_here(stages: Sequence[Stage], workers: int = 1) -> tuple[Any, Figures]:
             raise KeyboardInterrupt  # a library or a finalizer dropped it
         done = worker_status.done() - before
         memory = max(platforms.peak_memory_kb(), pool.memory_kb)
-        return totals[stages[-1].name], Figures(done.steps, time.monotonic() - began, memory)
+        return totals[stages[-1].name], Figures(done.steps, time.monotonic() - (pool.ready or began), memory)
 
 
 class Workers:
@@ -73,12 +73,13 @@ class Workers:
 
     Attributes:
       memory_kb: the peak memory of a worker so far.
+      ready: when the first worker had started and knew what to do (`time.monotonic`); 0 before.
     """
 
     def __init__(self, count: int):
         self._count, self._workers = count, list[_Worker]()
         self._lists: tempfile.TemporaryDirectory[str] | None = None
-        self.memory_kb = 0
+        self.memory_kb, self.ready = 0, 0.0
 
     def __enter__(self) -> Workers:
         return self
@@ -120,7 +121,9 @@ class Workers:
                         raise value.describe_death(stage.describe(works[place]))
                     if kind == "error":
                         raise value[0] from WorkerTraceback(value[1])
-                    if kind == "counts":
+                    if kind == "ready":
+                        self.ready = self.ready or time.monotonic()
+                    elif kind == "counts":
                         worker_status.count(**value)
                     else:
                         finished[place], memory = value
@@ -162,8 +165,8 @@ class _Worker:
                 self.process.stdin.write(self._hello + content + cloudpickle.dumps((place, works[place])))
                 self.process.stdin.flush()
                 self._hello = content = b""
-                kind = "counts"
-                while kind == "counts":
+                kind = ""
+                while kind not in ("done", "error"):
                     kind, value = pickle.load(self.process.stdout)
                     answers.put((kind, place, value))
                 if kind == "error":
@@ -215,6 +218,7 @@ def main() -> None:
                 if isinstance(first, Stage):
                     stage.close()
                     stage, totals = first, second
+                    answers.send(pickle.dumps(("ready", None)))
                 else:
                     partial = stage.process(second, totals)
                     answers.send(cloudpickle.dumps(("done", (partial, platforms.peak_memory_kb()))))
