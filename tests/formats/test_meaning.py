@@ -311,7 +311,7 @@ def test_a_recording_keeps_its_rate_and_names(tmp_path: Path) -> None:
         assert names(tmp_path / output, ACTION) == ["t1", "t2"]
 
 
-def env_spec(env: str, entry_point: str = "gymnasium.envs.mujoco:HalfCheetahEnv", **more: Any) -> str:
+def env_spec(env: str, entry_point: str | None = "gymnasium.envs.mujoco:HalfCheetahEnv", **more: Any) -> str:
     """As gymnasium's `EnvSpec.to_json` writes it."""
     return json.dumps({"id": env, "entry_point": entry_point, "kwargs": {}, "additional_wrappers": [], **more})
 
@@ -330,6 +330,7 @@ RESCALE = {"name": "RescaleAction", "entry_point": "gymnasium.wrappers.transform
         (env_spec("HalfCheetah-v5", additional_wrappers=[{"entry_point": "mine:Repeat"}]), None),
         (env_spec("HalfCheetah-v5", kwargs={"frame_skip": 1}), None),
         (env_spec("HalfCheetah-v5", "mine:Env"), None),
+        (env_spec("HalfCheetah-v5", None), None),  # made from a function, of which gymnasium writes null
         (env_spec("Unknown-v0"), None),
         ("{", None),
     ],

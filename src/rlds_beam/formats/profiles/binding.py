@@ -46,7 +46,7 @@ TEXT = "language_instruction"
 _MIN_IMAGE_PIXELS = 8  # pixels of a side
 _ROLES = ("reward", "discount", *FLAGS, TEXT)  # fields of one value, which no wildcard gives
 _OTHER_TIME = re.compile(  # of an environment that is not gymnasium's, or a step that takes another time than usual
-    r'"entry_point": *"(?!gymnasium\.envs\.|gymnasium\.wrappers\.|gymnasium_robotics\.)|"frame_skip"|"xml_file"'
+    r'"entry_point":(?! *"(gymnasium\.envs|gymnasium\.wrappers|gymnasium_robotics)\.)|"frame_skip"|"xml_file"'
     r'|"model_path"|MaxAndSkipObservation|AtariPreprocessing'
 )
 
