@@ -119,7 +119,7 @@ class _Column:
         self.unchecked = False
         if self.dtype != object:
             array = np.asarray(value)
-            _check_declared(array, self.dtype, self.shape, "an observation")
+            _check_space(array, self.dtype, self.shape, "an observation")
             self.unchecked = array.dtype != self.dtype
             cast_recorded(array, self.dtype, "an observation of the environment")
 
@@ -142,7 +142,7 @@ class _Values(list[Any]):
         except ValueError:  # different shapes
             values = np.asarray(self, object)
         if self:
-            _check_declared(
+            _check_space(
                 values[0] if values.dtype == object else values[:1].reshape(values.shape[1:]),
                 self._dtype,
                 self._shape,
@@ -168,7 +168,7 @@ def cast_recorded(values: Array, dtype: np.dtype[Any], what: str) -> Array:
     return cast
 
 
-def _check_declared(array: Any, dtype: Any, shape: tuple[int, ...], what: str) -> None:
+def _check_space(array: Any, dtype: Any, shape: tuple[int, ...], what: str) -> None:
     array = np.asarray(array)
     kinds = {"b": "b", "i": "biu", "u": "biu", "f": "biuf"}[dtype.kind]
     if array.shape != shape or array.dtype.kind not in kinds:

@@ -116,7 +116,7 @@ class LerobotFiles:
             return
         with file:
             try:
-                frames = _Frames(file, images, meta.info["features"] if meta.described is None else None)
+                frames = _Frames(file, images, meta.info["features"] if meta.episodes_in_meta is None else None)
             except UNREADABLE as error:
                 yield from ((position, f"the file is damaged: {shorten(error)}") for position in wanted)
                 return

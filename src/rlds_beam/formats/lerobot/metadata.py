@@ -165,10 +165,10 @@ class Meta:
     @functools.cached_property
     def episodes(self) -> list[EpisodeRow]:
         """The episodes in order."""
-        return self._recover() if self.described is None else self.described
+        return self._recover() if self.episodes_in_meta is None else self.episodes_in_meta
 
     @functools.cached_property
-    def described(self) -> list[EpisodeRow] | None:
+    def episodes_in_meta(self) -> list[EpisodeRow] | None:
         """The episodes in meta/; None if a recording was cut before all were there."""
         total, recorded = self.info["total_episodes"], self.fields is None
         try:

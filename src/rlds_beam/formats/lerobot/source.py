@@ -155,7 +155,7 @@ def _ranges(meta: Meta) -> dict[str, tuple[int, int]]:
         if match is None:
             raise UsageError(f"{meta.path(layout.INFO)}: the split {name} is {shorten(text)}, expected FIRST:END")
         ranges[name] = int(match[1]), int(match[2])
-        if meta.described is None and ranges[name][1] == meta.info["total_episodes"]:
+        if meta.episodes_in_meta is None and ranges[name][1] == meta.info["total_episodes"]:
             ranges[name] = ranges[name][0], len(meta.episodes)
     return ranges
 
@@ -163,7 +163,7 @@ def _ranges(meta: Meta) -> dict[str, tuple[int, int]]:
 def _notes(meta: Meta, ranges: Mapping[str, tuple[int, int]]) -> Iterator[str]:
     """Says how many episodes are in no split, or in several, and which splits name episodes that do not exist."""
     total = len(meta.episodes)
-    if meta.described is None:
+    if meta.episodes_in_meta is None:
         cut = [row for row in meta.episodes if row.fault]
         saved = f"the recording was cut; {total - len(cut)} of {count(total, 'episode')} can be converted"
         yield saved + "".join(f", but not episode {row.index}: {row.fault}" for row in cut[:1])
