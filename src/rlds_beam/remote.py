@@ -25,6 +25,8 @@ _CLIENT = {"allow_http": True, "timeout": "300s", "connect_timeout": "5s"}  # `t
 _RETRIES = {"max_retries": 8, "retry_timeout": datetime.timedelta(seconds=90)}
 _FIRST_RETRIES = {"max_retries": 2, "retry_timeout": datetime.timedelta(seconds=10)}
 _BLOCK, _BLOCKS = 2 << 20, 8  # bytes of a request for a file that is read, and the most in memory; one is read ahead
+_CREDENTIALS = "; credentials are taken from the environment, with rlds-beam[s3] or [gcs] from profiles and logins, too"
+_AWS_ROLES = {"AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI"}  # which obstore knows itself
 _RANGES_PER_CALL = 10  # obstore sends as many requests at once
 _POOL = ThreadPoolExecutor(40, thread_name_prefix="remote")
 """Threads that wait for ranges: with ten requests each, 1 Gbit/s of images of 15 kB, 30 ms away."""
@@ -46,15 +48,8 @@ class Entry(NamedTuple):
     checksum: str = ""
 
 
-_used = _forked = False
-
-
-def _mark_forked() -> None:
-    global _forked
-    _forked = _used
-
-
-os.register_at_fork(after_in_child=_mark_forked)
+_opener: int | None = None
+"""The process that opened a remote file first, or its parent, whose threads a forked process lacks."""
 
 
 def open_store(path: str) -> Store:
@@ -64,14 +59,14 @@ def open_store(path: str) -> Store:
       UsageError: nothing reads this scheme, or an extra is missing.
       BucketAccessError: the bucket cannot be used.
     """
-    global _used
+    global _opener
     scheme, _, rest = path.partition("://")
-    if _forked:
+    if _opener not in (None, os.getpid()):
         raise UsageError(
             f"{path}: this process was forked from one that had opened remote files, whose threads it lacks: start it "
             'with multiprocessing_context="forkserver" (torch), or with the start method spawn'
         )
-    _used = True
+    _opener = os.getpid()
     return _open_bucket(scheme, rest.partition("/")[0]) if scheme in ("s3", "gs", "az") else Filesystem(scheme)
 
 
@@ -83,7 +78,8 @@ def _explain(path: str, kind: type[BucketError] = BucketError) -> Iterator[None]
     except Exception as error:
         if isinstance(error, FileNotFoundError) and kind is BucketError:
             raise FileNotFoundError(f"no such file: {path}") from None
-        raise kind(f"{path}: {shorten_error(error)}") from None
+        denied = type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError")
+        raise kind(f"{path}: {shorten_error(error)}{_CREDENTIALS if denied else ''}") from None
 
 
 def shorten_error(error: BaseException) -> str:
@@ -184,7 +180,7 @@ def _s3_settings() -> dict[str, Any]:
         import boto3
         from obstore.auth.boto3 import Boto3CredentialProvider
     except ImportError:
-        return {"skip_signature": True}
+        return {} if _AWS_ROLES & os.environ.keys() else {"skip_signature": True}
     session = boto3.session.Session()
     url = session.client("s3", region_name=session.region_name or "us-east-1").meta.endpoint_url
     endpoint = {} if url.endswith(".amazonaws.com") else {"endpoint": url}

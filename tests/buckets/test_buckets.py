@@ -331,5 +331,5 @@ def test_a_profile_with_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         monkeypatch.delenv("AWS_PROFILE")  # no credentials: requests are unsigned
         monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
         monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        with pytest.raises(BucketError, match="403 Forbidden"):
+        with pytest.raises(BucketError, match=r"403 Forbidden; credentials are taken from"):
             storage.read_text(f"{bucket}/a")
