@@ -50,6 +50,22 @@ def test_the_step_is_in_the_address(browser: Any, example: str) -> None:
         tab.check()
 
 
+def test_the_selected_tab_is_in_view_on_a_phone(browser: Any, example: str) -> None:
+    with opened(browser, example, width=390, no_scan=True) as tab:
+        tab.listed()
+        tab.open(0)
+        tab.page.get_by_role("tab", name="Compare").click()
+        tab.until("location.search.includes('tab=compare')")
+        tab.page.reload()
+        tab.page.get_by_label("Episode to compare with", exact=True).wait_for()
+        assert tab.page.evaluate("document.querySelector('.tabs').scrollWidth > innerWidth")
+        tab.until(
+            "Math.abs(document.querySelector('.tabs').getBoundingClientRect().right"
+            " - document.querySelector('[aria-selected=true]').getBoundingClientRect().right) < 100"
+        )
+        tab.check()
+
+
 def test_brackets_open_the_neighbors_in_the_list(browser: Any, example: str) -> None:
     with opened(browser, example) as tab:
         tab.scanned()

@@ -72,6 +72,10 @@ export function Viewer({ dataset, episode, step, panels = {}, tab, onTab, beside
 function Tabs({ all, name, onTab, parts }) {
   const list = useRef(null);
   const id = useMemo(() => `panel-${parts.dataset.id}-${parts.episode.index}`, []);
+  useEffect(() => { // on a phone, the tabs are wider than the screen
+    const selected = list.current.querySelector('[aria-selected="true"]');
+    list.current.scrollLeft = selected.offsetLeft - list.current.offsetLeft - (list.current.clientWidth - selected.offsetWidth) / 2;
+  }, [name]);
   const key = (event) => {
     const names = Object.keys(all);
     const by = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
