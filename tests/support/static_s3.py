@@ -1,7 +1,8 @@
 """A small S3 server for reading: `python static_s3.py PORT FOLDER [--delay=MS] [--gigabits=N]`.
 
 Serves the files below FOLDER as objects; its first level are the buckets. It knows GET with a range, HEAD, and
-ListObjectsV2, checks `If-Match`, and ignores signatures. Bytes go from the page cache to the socket (`sendfile`).
+ListObjectsV2, checks `If-Match`, and ignores signatures. It reads a request with a few searches in its bytes, since it
+shares its cores with the client whose speed is measured.
 
 Each answer begins `--delay` after its request, as does the first answer of a connection once more; all answers share
 `--gigabits`. `GET /_counts` gives the number of requests and the bytes sent so far, as JSON.
@@ -10,17 +11,21 @@ Each answer begins `--delay` after its request, as does the first answer of a co
 from __future__ import annotations
 
 import argparse
+import asyncio
+import functools
+import http
 import json
 import os
-import threading
+import re
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 _PIECE = 64 << 10  # bytes that a connection sends before others have their turn
 _BURST = 256 << 10  # bytes that may be sent at once although the link is slower
+_BUFFERED = 1 << 20  # bytes that may wait for a client
+_HEADERS = re.compile(rb"\r\n(range|if-match): *([^\r]+)", re.IGNORECASE)
 
 
 class Link:
@@ -28,95 +33,103 @@ class Link:
 
     def __init__(self, rate: float):
         self.requests = self.sent = 0
-        self._rate, self._lock, self._free = rate, threading.Lock(), time.monotonic()
+        self._rate, self._free = rate, time.monotonic()
 
-    def count_request(self) -> None:
-        with self._lock:
-            self.requests += 1
-
-    def take(self, size: int) -> None:
-        """Waits until `size` more bytes may be sent."""
-        with self._lock:
-            self.sent += size
-            if not self._rate:
-                return
-            now = time.monotonic()
-            self._free = max(self._free, now - _BURST / self._rate) + size / self._rate
-            wait = self._free - now
-        if wait > 0:
-            time.sleep(wait)
+    def take(self, size: int) -> float:
+        """The seconds after which `size` more bytes may be sent."""
+        self.sent += size
+        if not self._rate:
+            return 0.0
+        now = time.monotonic()
+        self._free = max(self._free, now - _BURST / self._rate) + size / self._rate
+        return max(0.0, self._free - now)
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    folder: Path
-    delay: float
-    link: Link
+class Connection(asyncio.Protocol):
+    """A client, which waits for each answer before it sends the next request."""
 
-    def setup(self) -> None:
-        super().setup()
-        self._ready = time.monotonic() + self.delay
+    def __init__(self, folder: Path, delay: float, link: Link):
+        self._folder, self._delay, self._link = folder, delay, link
+        self._received = b""
 
-    def do_GET(self) -> None:
-        parts = urlsplit(self.path)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport, self._loop = transport, asyncio.get_running_loop()
+        self._ready = self._loop.time() + self._delay
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        head, end, rest = self._received.partition(b"\r\n\r\n")
+        if end:
+            self._received = rest
+            due = max(self._ready, self._loop.time()) + self._delay
+            self._loop.call_at(due, self._send, *self._answer(head))
+
+    def _answer(self, head: bytes) -> tuple[bytes, int, int, int]:
+        """The head of an answer with a short body, and the open file with the range of bytes that follows."""
+        method, target, _ = head.partition(b"\r\n")[0].decode().split(" ")
+        parts = urlsplit(target)
         if parts.path == "/_counts":
-            self._answer(200, json.dumps({"requests": self.link.requests, "bytes": self.link.sent}))
-            return
-        self.link.count_request()
-        time.sleep(max(0.0, self._ready - time.monotonic()) + self.delay)
-        query = {name: values[0] for name, values in parse_qs(parts.query).items()}
-        path = self.folder / unquote(parts.path).strip("/")
-        if "list-type" in query:
-            self._answer(200, _list(path, query.get("prefix", ""), query.get("delimiter", "")))
-        elif path.is_file():
-            self._send_file(path)
-        else:
-            self._answer(404, "<Error><Code>NoSuchKey</Code></Error>")
-
-    do_HEAD = do_GET  # noqa: N815
-
-    def _send_file(self, path: Path) -> None:
-        size, tag = path.stat().st_size, _tag(path)
-        if self.headers.get("If-Match", tag) not in (tag, tag.strip('"')):
-            self._answer(412, "<Error><Code>PreconditionFailed</Code></Error>")
-            return
-        start, stop, asked = 0, size, self.headers.get("Range")
-        if asked:
-            low, _, high = asked.removeprefix("bytes=").partition("-")
+            return _text(200, json.dumps({"requests": self._link.requests, "bytes": self._link.sent}))
+        self._link.requests += 1
+        path = self._folder / unquote(parts.path).strip("/")
+        if "list-type" in parts.query:
+            query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+            return _text(200, _list(path, query.get("prefix", ""), query.get("delimiter", "")))
+        try:
+            file, size, tag = _open(path)
+        except OSError:
+            return _text(404, "<Error><Code>NoSuchKey</Code></Error>")
+        asked = {name.lower(): value.decode() for name, value in _HEADERS.findall(head)}
+        if asked.get(b"if-match", tag) not in (tag, tag.strip('"')):
+            return _text(412, "<Error><Code>PreconditionFailed</Code></Error>")
+        start, stop, status = 0, size, "200 OK"
+        if b"range" in asked:
+            low, _, high = asked[b"range"].removeprefix("bytes=").partition("-")
             start = int(low) if low else max(0, size - int(high))
             stop = min(size, int(high) + 1) if low and high else size
             if start >= size:
-                self._answer(416, "<Error><Code>InvalidRange</Code></Error>")
-                return
-        self.send_response(206 if asked else 200)
-        if asked:
-            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{size}")
-        self.send_header("ETag", tag)
-        self.send_header("Last-Modified", "Fri, 02 Jan 2026 00:00:00 GMT")
-        self.send_header("Content-Length", str(stop - start))
-        self.end_headers()
-        if self.command == "HEAD":
+                return _text(416, "<Error><Code>InvalidRange</Code></Error>")
+            status = f"206 Partial Content\r\nContent-Range: bytes {start}-{stop - 1}/{size}"
+        text = (
+            f"HTTP/1.1 {status}\r\nETag: {tag}\r\nLast-Modified: Fri, 02 Jan 2026 00:00:00 GMT\r\n"
+            f"Content-Length: {stop - start}\r\n\r\n"
+        )
+        return text.encode(), file, start, start if method == "HEAD" else stop
+
+    def _send(self, head: bytes, file: int, start: int, stop: int) -> None:
+        """Sends a piece as soon as the link takes it, then the others."""
+        if self._transport.is_closing():
             return
-        with path.open("rb") as file:
-            while start < stop:
-                self.link.take(min(_PIECE, stop - start))
-                start += os.sendfile(self.connection.fileno(), file.fileno(), start, min(_PIECE, stop - start))
+        if self._transport.get_write_buffer_size() > _BUFFERED:
+            self._loop.call_later(0.001, self._send, head, file, start, stop)
+            return
+        content = head + os.pread(file, min(_PIECE, stop - start), start) if start < stop else head
+        start += len(content) - len(head)
+        wait = self._link.take(len(content))
+        if wait > 0:
+            self._loop.call_later(wait, self._write, content, file, start, stop)
+        else:
+            self._write(content, file, start, stop)
 
-    def _answer(self, status: int, text: str) -> None:
-        self.send_response(status)
-        self.send_header("Content-Type", "application/xml")
-        self.send_header("Content-Length", str(len(text.encode())))
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(text.encode())
-
-    def log_message(self, *_: object) -> None: ...
+    def _write(self, content: bytes, file: int, start: int, stop: int) -> None:
+        self._transport.write(content)
+        if start < stop:
+            self._loop.call_soon(self._send, b"", file, start, stop)
 
 
-def _tag(path: Path) -> str:
-    status = path.stat()
-    return f'"{status.st_ino:x}-{status.st_size:x}"'
+@functools.cache
+def _open(path: Path) -> tuple[int, int, str]:
+    """A file's descriptor, size, and entity tag."""
+    file = os.open(path, os.O_RDONLY)
+    status = os.fstat(file)
+    os.pread(file, 1, 0)  # not a directory
+    return file, status.st_size, f'"{status.st_ino:x}-{status.st_size:x}"'
+
+
+def _text(status: int, body: str) -> tuple[bytes, int, int, int]:
+    head = f"HTTP/1.1 {status} {http.HTTPStatus(status).phrase}\r\nContent-Type: application/xml\r\n"
+    return f"{head}Content-Length: {len(body.encode())}\r\n\r\n{body}".encode(), -1, 0, 0
 
 
 def _list(bucket: Path, prefix: str, delimiter: str) -> str:
@@ -130,16 +143,19 @@ def _list(bucket: Path, prefix: str, delimiter: str) -> str:
             folder = escape(prefix + rest.partition(delimiter)[0] + delimiter)
             found[folder] = f"<CommonPrefixes><Prefix>{folder}</Prefix></CommonPrefixes>"
         else:
+            _, size, tag = _open(file)
             found[name] = (
-                f"<Contents><Key>{escape(name)}</Key><Size>{file.stat().st_size}</Size><ETag>{escape(_tag(file))}</ETag>"
+                f"<Contents><Key>{escape(name)}</Key><Size>{size}</Size><ETag>{escape(tag)}</ETag>"
                 "<LastModified>2026-01-02T00:00:00.000Z</LastModified></Contents>"
             )
     return f"<ListBucketResult><IsTruncated>false</IsTruncated>{''.join(found.values())}</ListBucketResult>"
 
 
-class Server(ThreadingHTTPServer):
-    daemon_threads = True
-    request_queue_size = 1024  # of connections: a client that opens more waits for seconds
+async def serve(port: int, folder: Path, delay: float, link: Link) -> None:
+    loop = asyncio.get_running_loop()
+    make = functools.partial(Connection, folder, delay, link)
+    server = await loop.create_server(make, "127.0.0.1", port, backlog=1024)  # S3 takes many connections at once
+    await server.serve_forever()
 
 
 def main() -> None:
@@ -149,9 +165,8 @@ def main() -> None:
     parser.add_argument("--delay", type=float, default=0.0, help="milliseconds")
     parser.add_argument("--gigabits", type=float, default=0.0, help="per second; 0 for no limit")
     args = parser.parse_args()
-    Handler.folder, Handler.delay = args.folder.resolve(), args.delay / 1000
-    Handler.link = Link(args.gigabits * 1e9 / 8)
-    Server(("127.0.0.1", args.port), Handler).serve_forever()
+    link = Link(args.gigabits * 1e9 / 8)
+    asyncio.run(serve(args.port, args.folder.resolve(), args.delay / 1000, link))
 
 
 if __name__ == "__main__":
