@@ -26,7 +26,7 @@ from measuring import DATA, below, ratios, table
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "support"))
 
 TARGET = 1.5
-FULL = 2_000_000
+FULL = 10_000_000
 """Steps of a run that updates docs/figures.json."""
 REST = 15
 """Seconds of rest before each run."""
