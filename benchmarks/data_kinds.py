@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from rlds_beam.checking.signals import Context
+from rlds_beam.cli.commands import example
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import episode_flags
-from rlds_beam.jobs import example
 from rlds_beam.typing import Array
 
 

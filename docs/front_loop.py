@@ -22,7 +22,7 @@ import svg
 from PIL import Image, ImageDraw, ImageFont, ImageSequence
 
 import rlds_beam
-from rlds_beam.jobs import example
+from rlds_beam.cli.commands import example
 
 WIDTH, HEIGHT, SCALE, DRAWN = 800, 450, 1.2, 2
 """Size in pixels of a page; how much larger the file is, for sharp displays; and the scale at which it is drawn."""

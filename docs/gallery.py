@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import svg
 
+from rlds_beam.cli.commands.example import make_episodes
 from rlds_beam.images.codecs import encode_jpeg
-from rlds_beam.jobs.example import make_episodes
 
 DOCS = Path(__file__).parent
 WIDTH = 560

@@ -12,10 +12,10 @@ import pytest
 from camera_episodes import camera_episodes
 
 import rlds_beam
+from rlds_beam.cli.commands.example import make_episodes
 from rlds_beam.cli.main import main
 from rlds_beam.encoding.tfds.rlds_dataset import default_schema
 from rlds_beam.episodes.episode import Episode
-from rlds_beam.jobs.example import make_episodes
 from rlds_beam.pipelines.report import ReportConfig, prepare
 from rlds_beam.processing.job import run_stages
 from rlds_beam.testing import flip_byte, make_episode, shard_paths, write_dataset

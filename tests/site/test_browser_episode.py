@@ -13,7 +13,7 @@ from camera_episodes import camera_episodes
 from checkout import REAL_DATA
 
 import rlds_beam
-from rlds_beam.jobs.example import make_episodes
+from rlds_beam.cli.commands.example import make_episodes
 from rlds_beam.testing import record_offsets, shard_paths, write_dataset
 
 BRIDGE = REAL_DATA / "bridge_dataset" / "1.0.0"

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 
 from rlds_beam import EncodedImages, Episode
+from rlds_beam.cli.commands.example import make_episodes
 from rlds_beam.encoding.example.row_decoder import objects
 from rlds_beam.images.codecs import encode_jpeg
-from rlds_beam.jobs.example import make_episodes
 from rlds_beam.testing import write_dataset
 
 SIDE = 96

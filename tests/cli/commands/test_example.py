@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 import rlds_beam
-from rlds_beam.cli.commands.example import ExampleConfig, example
+from rlds_beam.cli.commands.example import ExampleConfig, example, make_episodes
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
-from rlds_beam.jobs.example import make_episodes
 
 
 def files(directory: Path) -> dict[str, bytes]:

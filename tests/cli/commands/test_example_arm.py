@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rlds_beam
-from rlds_beam.cli.commands.example import ExampleConfig, example
-from rlds_beam.jobs.example import JOINTS, PlanarArm, forward, inverse, make_episodes
+from rlds_beam.cli.commands.example import JOINTS, ExampleConfig, PlanarArm, example, forward, inverse, make_episodes
 
 
 @pytest.fixture(scope="module")
