@@ -107,7 +107,7 @@ def run_ranges(config: Any, job: ConvertJob, pending: Sequence[WorkRange]) -> Fi
         raise type(error)(f"{error} ({_progress(job)})") from error.__cause__
 
 
-def run_over(command: str, config: Any, opened: Sequence[OpenedInput], stages: Sequence[Stage]) -> Any:
+def run_over(command: str, config: Any, opened: Sequence[OpenedInput], stages: Sequence[Stage], parts: str = "") -> Any:
     """Runs a job that reads datasets, and writes no items; returns its result.
 
     Args:
@@ -115,6 +115,7 @@ def run_over(command: str, config: Any, opened: Sequence[OpenedInput], stages: S
       config: the job's config.
       opened: the datasets.
       stages: the stages of the job.
+      parts: the directory of `measured_parts`, if there is one, which the workers share.
 
     Raises:
       NotVerifiedError: an input file changed during the run.
@@ -125,7 +126,7 @@ def run_over(command: str, config: Any, opened: Sequence[OpenedInput], stages: S
 
     sources = [each.source for each in opened]
     progress = Progress(command, config.progress, bytes=sum(source.size for source in sources))
-    result, _ = run(stages, config, sum(source.input_bytes for source in sources), progress)
+    result, _ = run(stages, config, sum(source.input_bytes for source in sources), progress, parts or None)
     return result
 
 

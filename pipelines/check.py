@@ -221,7 +221,7 @@ def check(config: CheckConfig) -> CheckOutcome:
     opened = prepare_input(config)
     dataset = opened.report  # raises before the dataset is read
     with measured_parts(writer.output) as parts:
-        content, records = run_over("check", config, [opened], stages(config, opened, writer, parts))
+        content, records = run_over("check", config, [opened], stages(config, opened, writer, parts), parts)
     report = merge_reports(dataset, opened, records)
     findings = tuple(DatasetFinding(**item) for item in content.get("findings", ()))
     signals = content.get("signals", {})

@@ -89,7 +89,7 @@ def report(config: ReportConfig) -> ReportOutcome:
     writer, opened = prepare(config)
     with measured_parts(config.output) as parts:
         stages = writer.stages(None if opened is None else opened.connecting, parts)
-        written: ReportOutcome = run_over("report", config, [] if opened is None else [opened], stages)
+        written: ReportOutcome = run_over("report", config, [] if opened is None else [opened], stages, parts)
     if written.report is not None:
         written.report.check()
     return written

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import re
 import time
-from collections.abc import Iterator
 from typing import Any
 
 from rlds_beam import storage
@@ -113,22 +111,8 @@ class DataflowRunner(BeamRunner):
     def check(self) -> None:
         check(self.options)
 
-    def shared_directory(self, output: str | None) -> str:
-        """A directory below the temp location."""
-        return storage.join(_parse(self.options)["temp_location"], f"rlds-beam-{time.time_ns()}")
-
-    def create_pipeline(self) -> Any:
-        import apache_beam as beam
-        from apache_beam.options.pipeline_options import PipelineOptions
-        from apache_beam.runners.dataflow import dataflow_runner
-
-        with _submitting():
-            options = PipelineOptions(beam_flags(self.options))
-            return beam.Pipeline(runner=dataflow_runner.DataflowRunner(), options=options)
-
-    def submit(self, pipeline: Any) -> Any:
-        with _submitting():
-            return pipeline.run()
+    def flags(self) -> list[str]:
+        return beam_flags(self.options)
 
     def place(self) -> str | None:
         if self.result is None:
@@ -143,23 +127,15 @@ class DataflowRunner(BeamRunner):
         metrics = read_metrics(self.result)
         return Done(**{name: metrics.get(name, 0) for name in Done._fields})
 
-    def wait(self) -> None:
-        try:
-            self.result.wait_until_finish()
-        except KeyboardInterrupt:
-            # Otherwise it would continue next to the job that a rerun of the command starts.
+    def clean_up(self) -> None:
+        # An interrupted job would otherwise continue next to the one that a rerun of the command starts.
+        if self.result is not None and not self.result.is_in_terminal_state():
             self.result.cancel()
-            raise
 
-
-@contextlib.contextmanager
-def _submitting() -> Iterator[None]:
-    try:
-        yield
-    except RldsBeamError:
-        raise
-    except Exception as error:
+    def plain(self, error: Exception) -> RldsBeamError:
+        if self.result is not None:
+            return super().plain(error)
         text = " ".join(f"{type(error).__name__}: {error}".split())
         if "DefaultCredentialsError" in text or "RefreshError" in text:
             text += "; log in with gcloud auth application-default login"
-        raise UsageError(f"the job could not be submitted to Dataflow: {text}") from error
+        return UsageError(f"the job could not be submitted to Dataflow: {text}")

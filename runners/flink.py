@@ -141,6 +141,7 @@ class FlinkRunner(BeamRunner):
 
     tick_seconds = 5.0
     _job: str | None = None
+    _flink: _Runner | None = None
 
     def check(self) -> None:
         check(self.options)
@@ -162,6 +163,8 @@ class FlinkRunner(BeamRunner):
         return plain(error, self.options, self._master)
 
     def clean_up(self) -> None:
+        if self._flink is None:
+            return
         # A running job is canceled at the cluster itself, because Ctrl-C in a terminal also ends the job server.
         with contextlib.suppress(OSError):
             for job in self._master.get("/jobs/overview")["jobs"]:

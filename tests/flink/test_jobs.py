@@ -125,6 +125,7 @@ def test_push(cluster, tmp_path, capsys) -> None:
         assert report["steps_this_run"] > PAIRS
         assert look(address).current_size == inserts
     assert held(address) == due()
+    assert [*(cluster.home / "shared").iterdir()] == []  # through which the result came
     server.stop()
 
 

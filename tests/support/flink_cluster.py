@@ -162,6 +162,7 @@ class Cluster:
             "environment_config": self.pool,
             "flink_job_server_jar": str(JOB_SERVER),
             "beam_options": (
+                f"--temp_location={self.home / 'shared'}",
                 f"--files_to_stage={next(LIB.glob('log4j-api*'))}",
                 *(f"--job_server_jvm_properties={option}" for option in SHORT_LIVED),
             ),

@@ -20,23 +20,22 @@ import numpy as np
 import xxhash
 
 from rlds_beam import storage
-from rlds_beam.errors import UsageError
 from rlds_beam.reading.base import Segment, Shard, WorkRange
 from rlds_beam.typing import Array
 
 Item = TypeVar("Item")
 
-_SHARED: contextvars.ContextVar[tuple[str | None] | None] = contextvars.ContextVar("shared", default=None)
+_SHARED: contextvars.ContextVar[str | None] = contextvars.ContextVar("shared", default=None)
 _AT_ONCE = 4096
 """Shards whose numbers are taken out of arrays together."""
-_INLINE, _MOST = 64 << 10, 128 << 10
-"""The most bytes of columns that are pickled as they are: if there is a directory, and without one."""
+_MAX_INLINE_BYTES = 64 << 10
+"""The most bytes of columns that are pickled as they are, if there is a directory."""
 
 
 @contextlib.contextmanager
-def spilling(directory: str | None) -> Iterator[None]:
-    """While the block pickles lists, those that are long become files in this directory; None: they are an error."""
-    token = _SHARED.set((directory,))
+def spilling(directory: str) -> Iterator[None]:
+    """While the block pickles lists, those that are long become files in this directory."""
+    token = _SHARED.set(directory)
     try:
         yield
     finally:
@@ -68,15 +67,9 @@ class Columns:
     def __reduce__(self) -> tuple[Callable[..., Columns], tuple[Any, ...]]:
         if self._path is not None:
             return _load, (self._path,)
-        sharing, size = _SHARED.get(), sum(array.nbytes for array in self.arrays.values())
-        directory = None if sharing is None else sharing[0]
-        if sharing is None or size <= (_MOST if directory is None else _INLINE):
+        directory = _SHARED.get()
+        if directory is None or sum(array.nbytes for array in self.arrays.values()) <= _MAX_INLINE_BYTES:
             return Columns, (self.arrays,)
-        if directory is None:
-            raise UsageError(
-                f"the list of the dataset's files ({size >> 10} KiB) is too long for the graph of a pipeline: name a "
-                "directory for it that all workers can read, with -- --temp_location=DIR"
-            )
         content = io.BytesIO()
         np.savez(content, **self.arrays)
         data = content.getvalue()
