@@ -16,8 +16,9 @@ from pathlib import Path
 from rlds_beam.cli import arguments
 from rlds_beam.cli.functions import JOBS, find_job
 from rlds_beam.cli.main import job_parser
-from rlds_beam.formats.registry import FORMATS, OUTPUTS, SOURCES, output_group, source_group
+from rlds_beam.formats.registry import FORMATS
 from rlds_beam.options import Options
+from rlds_beam.pipelines.convert import ConvertConfig
 
 REFERENCE = Path(__file__).parent / "reference"
 TEMPLATE = Path(__file__).parents[1] / "examples" / "dataflow" / "flex_template.py"
@@ -61,18 +62,17 @@ For completion in a shell, put `eval "$(register-python-argcomplete rlds-beam)"`
 - **141**: the program that reads the output closed it, for example head
 
 A command that ends with 3 says why in its last line, and which option accepts that: `--max_rejected`, `--repair`,
-`--accept` or `--allow_empty`. With `--json` or `-q`, that line is on standard error. `-v` shows the traceback of an
-error.
+`--accept` or `--allow_empty`. With `--json` or `--progress=none`, that line is on standard error. `-v` shows the
+traceback of an error.
 """
 
 SHARED = """\
 ## Shared options
 
-Every command also has `-h`, and `-v` to show what Beam, TensorFlow, and workers log; those that print progress have
-`-q` to print errors only.
+Every command also has `-h`, and `-v` to show what Beam, TensorFlow, and workers log.
 """
 
-_EVERYWHERE = ("help", "verbose", "quiet")
+_EVERYWHERE = ("help", "verbose")
 
 
 def pages() -> dict[Path, str]:
@@ -128,15 +128,15 @@ def of_job(name: str) -> Iterator[tuple[str, list[str]]]:
 
 def format_options() -> Iterator[str]:
     """The options of each format that has some."""
+    known = ConvertConfig.known_formats()
     for name in FORMATS:
-        groups = [source_group(name)] if name in SOURCES else []
-        groups += [output_group(name)] if name in OUTPUTS else []
-        for group in groups:
-            if group.options_class is not Options:
+        for choice in (f"--from={name}", f"--to={name}"):
+            options_class = known.get(choice, Options)
+            if options_class is not Options:
                 parser = arguments.Parser(add_help=False)
-                arguments.add_options(parser, group.options_class)
+                arguments.add_options(parser, options_class)
                 options = [option for _, options in sections(parser) for option in options]
-                yield from [f"### `{group.choice}`\n", *options, ""]
+                yield from [f"### `{choice}`\n", *options, ""]
 
 
 def sections(parser: argparse.ArgumentParser) -> Iterator[tuple[str, list[str]]]:

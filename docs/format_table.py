@@ -28,6 +28,21 @@ PAGES = {
 }
 """The page that says more of a format."""
 
+DESCRIPTIONS = {
+    "rlds": "RLDS episodes, as stored by TFDS and EnvLogger",
+    "merged": "several datasets, of any formats, as one",
+    "trajectories": "TF-Agents trajectories: pairs, sequences, episodes",
+    "columns": "a row per transition, or columns from connectors",
+    "lerobot": "LeRobot datasets, v3.0 and v2.1",
+    "numpy": "a .npy array per field",
+    "npz": "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",
+    "zarr": "replay buffers of diffusion policy and UMI (zarr)",
+    "hdf5": "HDF5: ALOHA, robomimic, LIBERO, D4RL, Minari, ...",
+    "envlogger": "EnvLogger's Riegeli logs",
+    "ros2": "ROS 2 bags and MCAP files",
+    "scope_rl": "SCOPE-RL's logged dataset (pickle)",
+}
+
 OTHERS = {
     "rlds": ("`tfds.builder_from_directory`, `rlds_beam.open_dataset`", "`arrayrecord` (ArrayRecord files)"),
     "merged": ("", ""),
@@ -72,7 +87,7 @@ def short_table() -> str:
     rows = ["| format | reads | writes | opens in |", "|---|:-:|:-:|---|"]
     for name, known in FORMATS.items():
         reads, writes = ("\N{CHECK MARK}" if kind else "" for kind in (known.source, known.output))
-        about = f"{linked(name, README.parent)}: {known.about}"
+        about = f"{linked(name, README.parent)}: {DESCRIPTIONS[name]}"
         rows.append(f"| {about} | {reads} | {writes} | {OTHERS[name][0]} |".replace("|  ", "| "))
     return "\n".join(rows)
 
@@ -104,7 +119,7 @@ def row(name: str, known: Format) -> str:
         linked(name, PAGE.parent),
         "yes" if known.source else "",
         "yes" if known.output else "",
-        known.about,
+        DESCRIPTIONS[name],
         *OTHERS[name],
     ]
     return "| " + " | ".join(cells).replace("|  |", "| |") + " |"

@@ -6,10 +6,10 @@ import dataclasses
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rlds_beam import storage, worker_status
-from rlds_beam.formats.options import SourceOptions
+from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.processing.job import Job, Stage, Totals
 from rlds_beam.runners.base import RunOptions
@@ -37,10 +37,8 @@ _SHOWN, _LISTED = 5, 1000
 
 
 @dataclasses.dataclass(frozen=True)
-class CompareConfig(RunOptions, PrintOptions, SourceOptions):
+class CompareConfig(RunOptions, PrintOptions, InputOptions):
     """Show which fields and episodes differ between two versions of a dataset."""
-
-    reads: ClassVar[str] = "input"
 
     input: str = option(dataclasses.MISSING, "dataset directory", positional=True)
     second: str = option(dataclasses.MISSING, "directory of the version to compare with it", positional=True)
@@ -87,7 +85,9 @@ def open_sources(config: CompareConfig) -> tuple[Source, ...]:
     """Opens both datasets. Raises UsageError if one cannot be opened."""
     from rlds_beam.formats.inputs import open_input
 
-    return tuple(open_input(config.for_input(storage.pin(path))) for path in (config.input, config.second))
+    return tuple(
+        open_input(dataclasses.replace(config, input=storage.pin(path))) for path in (config.input, config.second)
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from rlds_beam import storage
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.formats.options import SourceOptions
+from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 from rlds_beam.pipelines.base import measured_parts, run_over
 from rlds_beam.platforms import process_seconds
@@ -37,10 +37,8 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True)
-class ReportConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, SourceOptions):
+class ReportConfig(RunOptions, PrintOptions, ConnectorOptions, CheckOptions, InputOptions):
     """Write an HTML file that shows a dataset, or what a conversion did."""
-
-    reads: ClassVar[str] = "input"
 
     input: str = option(dataclasses.MISSING, "dataset directory, or a directory that convert wrote", positional=True)
     _: dataclasses.KW_ONLY
@@ -68,7 +66,7 @@ def prepare(config: ReportConfig) -> tuple[ReportWriter, OpenedInput | None]:
     conversion = _conversion(config)
     if conversion is not None and not conversion.is_read:
         return ReportWriter(None, config.output, _command(config), conversion), None
-    own = config.for_input(storage.pin(config.input))
+    own = dataclasses.replace(config, input=storage.pin(config.input))
     opened = prepare_input(own)
     shown = Input(opened.source, _settings(own, own.source_format, opened.connecting), opened.report)
     return ReportWriter(shown, config.output, _command(config), conversion), opened
@@ -157,6 +155,6 @@ def _command(config: ReportConfig) -> str:
     """The command that makes the report again, without options that do not change it."""
     of_runs: dict[str, Any] = {f.name: f.default for f in dataclasses.fields(RunOptions) if f.name != "_"}
     plain = dataclasses.replace(config, **of_runs, json=False, progress="auto")
-    groups = [getattr(plain, group.field) for group in plain.groups(vars(plain))]
+    groups = [getattr(plain, field) for field in plain.format_options()]
     flags = [flag for options in (plain, *groups) for flag in format_flags(options, type(options))]
     return shlex.join(["rlds-beam", "report", config.input, *flags])

@@ -21,7 +21,7 @@ from rlds_beam.options import option_names
 from rlds_beam.pipelines.convert import ConvertConfig
 from rlds_beam.runners.base import DataflowOptions, FlinkOptions
 
-HIDDEN = {"help", "verbose", "quiet", "dry_run", "json", "progress", "max_rejected", "allow_empty", "runner", "workers"}
+HIDDEN = {"help", "verbose", "dry_run", "json", "progress", "max_rejected", "allow_empty", "runner", "workers"}
 """Options of a terminal, or of other runners."""
 
 CLOUD = {"project", "region", "temp_location", "staging_location"}
@@ -31,11 +31,9 @@ CLOUD = {"project", "region", "temp_location", "staging_location"}
 def actions() -> Iterator[tuple[argparse.Action, str]]:
     """Each option of `convert` once, with the format that it needs."""
     parser, seen = Parser(add_help=False), {*HIDDEN, *option_names(FlinkOptions), *option_names(DataflowOptions)}
-    add_options(parser, ConvertConfig)
-    groups = ConvertConfig.known_groups()
-    for needs, options_class in (("", None), *((f"{group.choice}: ", group.options_class) for group in groups)):
-        if options_class is not None:
-            add_options(parser, options_class)
+    known = ConvertConfig.known_formats()
+    for needs, options_class in (("", ConvertConfig), *((f"{choice}: ", kind) for choice, kind in known.items())):
+        add_options(parser, options_class)
         for action in parser._actions:
             if action.dest not in seen:
                 seen.add(action.dest)

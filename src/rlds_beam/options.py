@@ -1,7 +1,7 @@
 """Job options, in groups: each option is a Python argument and a flag at once.
 
 The groups are frozen dataclasses that import nothing heavy, so that `--help` answers at once. A job's config inherits
-the groups it needs (`class ConvertConfig(SourceOptions, CheckOptions, ...)`). A core function takes the group it needs,
+the groups it needs (`class ConvertConfig(InputOptions, CheckOptions, ...)`). A core function takes the group it needs,
 so a config can be passed to it directly. The `help` in a field's metadata is the flag's help.
 
 A format's options are a group in one field of the config: `--to=lerobot` puts a `LerobotOptions` into `to_options`.
@@ -18,7 +18,7 @@ import os
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from rlds_beam.errors import UsageError
 from rlds_beam.text import did_you_mean, join_texts
@@ -42,26 +42,6 @@ def option(default: Any, help: str, **metadata: Any) -> Any:
     return dataclasses.field(default=default, metadata={"help": help, **metadata})
 
 
-class Group(NamedTuple):
-    """The options that another option's value brings along: LeRobot's, for `--to=lerobot`.
-
-    Attributes:
-      field: the config's field that holds them: `to_options`.
-      choice: the other option with its value: `--to=lerobot`.
-      options_class: the class of the options.
-    """
-
-    field: str
-    choice: str
-    options_class: type[Options]
-
-    def take(self, value: Any) -> Options:
-        """The group's options, given as such, by name, or not at all. Raises UsageError if they cannot be used."""
-        if type(value) is self.options_class:
-            return value
-        return self.options_class.create(**(value or {}))
-
-
 @dataclasses.dataclass(frozen=True)
 class Options:
     """The base of all groups, and the empty group.
@@ -74,15 +54,14 @@ class Options:
     """
 
     def __post_init__(self) -> None:
-        hints, checked = type_hints(type(self)), {}
+        hints = type_hints(type(self))
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is not field.default and hints[field.name] is not Any:
-                checked[field.name] = check_value(value, hints[field.name], field)
-        for group in self.groups(vars(self)):
-            checked[group.field] = group.take(getattr(self, group.field))
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)  # how a frozen dataclass initializes itself
+                checked = check_value(value, hints[field.name], field)
+                object.__setattr__(self, field.name, checked)  # how a frozen dataclass initializes itself
+        for name, options_class in self.format_options().items():
+            object.__setattr__(self, name, options_class.from_options(getattr(self, name)))
         for field in dataclasses.fields(self):
             name, _, choice = field.metadata.get("needs", "").partition("=")
             if not name or getattr(self, field.name) == field.default:
@@ -92,24 +71,23 @@ class Options:
 
     @classmethod
     def from_options(cls, options: Any) -> Self:
-        """This group's options, taken from a config that includes them."""
+        """This group's options: from a config that includes them, or by name, or their defaults for None."""
+        if options is None or isinstance(options, Mapping):
+            return cls.create(**(options or {}))
         return cls(**{name: getattr(options, name) for name in option_names(cls)})
 
     @classmethod
-    def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
-        """The groups of the formats that these option values name. Raises UsageError if a format is unknown."""
-        del values
-        return ()
+    def known_formats(cls) -> dict[str, type[Options]]:
+        """The options of all our formats that could be chosen, by their flag: `--to=lerobot`."""
+        return {}
 
-    @classmethod
-    def known_groups(cls) -> tuple[Group, ...]:
-        """The groups of all our formats that could be named."""
-        return ()
+    def format_options(self) -> dict[str, type[Options]]:
+        """The classes of the options of the chosen formats, by the field that holds them: `to_options`."""
+        return {}
 
-    @classmethod
-    def open_input(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        """These option values with the format of the input, which decides what further options there are."""
-        return values
+    def with_format(self) -> Self:
+        """These options with the format of the input, which is recognized."""
+        return self
 
     @classmethod
     def create(cls, *positional: Any, **options: Any) -> Self:
@@ -120,30 +98,27 @@ class Options:
         Raises:
           UsageError: an option is unknown or belongs to another format, or its value is not allowed.
         """
-        names = [field.name for field in dataclasses.fields(cls) if not field.kw_only]
-        values: Mapping[str, Any] = {**dict(zip(names, positional, strict=False)), **options}
-        own, groups = option_names(cls), cls.groups(values)
-        if not values.keys() <= {*own, *(name for group in groups for name in option_names(group.options_class))}:
-            values = cls.open_input(values)
-            groups = cls.groups(values)
-        made: dict[str, Any] = {name: value for name, value in values.items() if name in own}
-        for name, value in values.items():
-            owners = [group.field for group in groups if name in option_names(group.options_class)]
-            if name not in own and not owners:
+        own = {name: options.pop(name) for name in option_names(cls) if name in options}
+        config = cls(*positional, **own)
+        known = {name for kind in config.format_options().values() for name in option_names(kind)}
+        if not options.keys() <= known:
+            config = config.with_format()
+        made: dict[str, dict[str, Any]] = {}
+        for name, value in options.items():
+            owners = [field for field, kind in config.format_options().items() if name in option_names(kind)]
+            if not owners:
                 raise unknown_option(cls, name)
             for field in owners:
                 made.setdefault(field, {})[name] = value
-        return cls(**made)
+        return dataclasses.replace(config, **made)
 
 
 def unknown_option(config_class: type[Options], name: str) -> UsageError:
     """The error for an option that a job and the chosen formats lack: which format has it, or the nearest option."""
-    groups = config_class.known_groups()
-    if owners := [group.choice for group in groups if name in option_names(group.options_class)]:
-        return UsageError(f"--{flag_name(name)} is an option of {join_texts(owners)}")
-    names = [name for group in groups for name in option_names(group.options_class)]
-    flags = [f"--{flag_name(name)}" for name in (*option_names(config_class), *names)]
-    flag = f"--{flag_name(name)}"
+    flag, known = f"--{flag_name(name)}", config_class.known_formats()
+    if owners := [choice for choice, options_class in known.items() if name in option_names(options_class)]:
+        return UsageError(f"{flag} is an option of {join_texts(owners)}")
+    flags = [f"--{flag_name(name)}" for kind in (config_class, *known.values()) for name in option_names(kind)]
     return UsageError(f"unknown option {flag}{did_you_mean(flag, flags)}")
 
 
@@ -175,8 +150,6 @@ def type_hints(options_class: type[Any]) -> dict[str, Any]:
 def check_value(value: Any, kind: Any, field: dataclasses.Field[Any]) -> Any:
     """Converts a value to the option's type; raises UsageError if it has another type or is not allowed."""
     flag = f"--{flag_name(field.name)}"
-    if value is None and field.default is None:
-        return None
     if typing.get_origin(kind) is typing.Literal:
         choices = typing.get_args(kind)
         if value not in choices:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -15,7 +13,6 @@ import pytest
 from jobs import complaints
 from processes import DEADLINE
 
-import rlds_beam
 from rlds_beam.cli.functions import JOBS
 from rlds_beam.cli.main import main
 from rlds_beam.testing import make_episode, read_items, shard_paths, write_dataset
@@ -190,12 +187,6 @@ def test_a_closed_pipe_ends_quietly(source, flags):
     assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
 
 
-def test_quiet_prints_errors_only(run, source, tmp_path):
-    assert run("convert", source, tmp_path / "out", "-q") == (0, "", "")
-    code, out, err = run("convert", tmp_path / "nowhere", tmp_path / "again", "--quiet")
-    assert (code, out) == (2, "") and len(err.splitlines()) == 1
-
-
 UNKNOWN = [["--splt=a"], ["--splt", "a b"], ["-z", "a b"], ["--split", "--splt=a"]]
 
 
@@ -208,26 +199,3 @@ def test_a_mistyped_flag_is_no_path(command, source, tmp_path, monkeypatch, caps
         assert sorted(path.name for path in tmp_path.iterdir()) == ["data"]
         out, err = capsys.readouterr()
         assert out == "" and len(err.splitlines()) == 1, words
-
-
-def test_json_says_what_ran_and_when(run, source, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    out = tmp_path / "out"
-    commands = [
-        ["inspect", source, "--json"],
-        ["check", "--rules", source, "--json"],
-        ["convert", source, out, "--json", "--dry_run"],
-        ["convert", source, out, "--json"],
-        ["check", "--rules", tmp_path / "none", "--json"],
-    ]
-    for command in commands:
-        began = datetime.datetime.now(datetime.UTC).replace(microsecond=0)
-        content = json.loads(run(*command)[1])
-        assert list(content)[:4] == ["version", "command", "start", "end"]
-        assert content["version"] == rlds_beam.__version__
-        assert content["command"] == shlex.join(["rlds-beam", *map(str, command)])
-        start, end = (
-            datetime.datetime.strptime(f"{content[name][:-1]}+0000", "%Y-%m-%dT%H:%M:%S%z") for name in ("start", "end")
-        )
-        assert content["end"].endswith("Z") and began <= start <= end
-    assert content["error"]["exit_code"] == 2

@@ -132,7 +132,7 @@ class SameName(ReturnsOutput):
 
 
 def test_wrong_outputs_are_refused(data: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="it lacks create, describe, file, open_range, plan; "):
+    with pytest.raises(UsageError, match=r"it lacks create, describe, file, open_range, plan$"):
         rlds_beam.convert(data, tmp_path / "out", to=Empty)
     with pytest.raises(UsageError, match="2 files have the name 'same"):
         rlds_beam.convert(data, tmp_path / "out", to=SameName, shards=2)

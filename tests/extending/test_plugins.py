@@ -27,8 +27,8 @@ from rlds_beam.formats import Format
 from rlds_beam.options import Options, option
 from rlds_beam_logs_formats import JsonSource
 
-LOG = Format("logs of our robots", source="rlds_beam_logs:LogSource", names=("*.jsonl",))
-OURS = Format("not ours", source="rlds_beam_logs:LogSource")
+LOG = Format(source="rlds_beam_logs:LogSource", names=("*.jsonl",))
+OURS = Format(source="rlds_beam_logs:LogSource")
 
 @dataclasses.dataclass(frozen=True)
 class LogOptions(Options):
@@ -173,7 +173,7 @@ def test_what_cannot_be_used_is_refused_in_a_line(
     for words, named in {
         ("check", "--rules", "robot", "--from=gone"): "gone, of the package rlds-beam-logs 2.5 (rlds_beam_logs:GONE)",
         ("check", "--rules", "robot", "--from=odd"): "not a rlds_beam.formats.Format",
-        ("convert", "robot", "out", "--to=robot_log"): "robot_log can only be read",
+        ("convert", "robot", "out", "--to=robot_log"): "there is no such output",
     }.items():
         text = said(capsys, *words, code=2)
         assert named in text and len(text.splitlines()) == 1

@@ -63,7 +63,7 @@ def test_names_are_given_as_a_list_a_file_or_a_mapping(arm: Path, tmp_path: Path
 def test_flags_give_names_of_several_fields(arm: Path, tmp_path: Path) -> None:
     listed = ",".join(JOINTS)
     flags = [f"--names=action={listed}", f"--names=observation/state={listed}", "--robot_type=arm", "--task=fold it"]
-    assert main(["convert", str(arm), str(tmp_path / "out"), "--to=lerobot", "--fps=10", *flags, "-q"]) == 0
+    assert main(["convert", str(arm), str(tmp_path / "out"), "--to=lerobot", "--fps=10", *flags]) == 0
     features = info_of(tmp_path / "out")["features"]
     assert [features[name]["names"] for name in ("action", "observation.state")] == [JOINTS, JOINTS]
     assert texts_of(tmp_path / "out") == [{"fold it"}] * 4

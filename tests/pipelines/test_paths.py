@@ -40,9 +40,9 @@ def test_an_output_inside_the_input_is_refused(source, tmp_path, capsys, flags) 
 
 def test_an_output_cannot_replace_the_output_that_it_reads(source, tmp_path, capsys) -> None:
     episodes = tmp_path / "episodes"
-    assert main(["convert", str(source), str(episodes), "--to=rlds", "--workers=1", "-q"]) == 0
+    assert main(["convert", str(source), str(episodes), "--to=rlds", "--workers=1"]) == 0
     assert "is the input itself" in refused(capsys, "convert", episodes, episodes, "--overwrite")
-    assert main(["check", "--rules", str(episodes), "--workers=1", "-q"]) == 0
+    assert main(["check", "--rules", str(episodes), "--workers=1"]) == 0
 
 
 def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> None:
@@ -51,11 +51,11 @@ def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> Non
     assert "features.json is a file in the input: choose a path outside the dataset" in said
     assert "is a file in the input" in refused(capsys, "stats", source, f"--output={shard_paths(source)[0]}")
     assert (source / "features.json").read_bytes() == features
-    assert main(["check", "--rules", str(source), f"--report={source}/report.json", "--workers=1", "-q"]) == 0
+    assert main(["check", "--rules", str(source), f"--report={source}/report.json", "--workers=1"]) == 0
     assert "is a file in the input" in refused(capsys, "check", source, f"--output={source}/features.json")
     assert "is a file in the input" in refused(capsys, "report", source, f"--output={shard_paths(source)[0]}")
     for _ in range(2):  # these names are never a dataset's data
-        assert main(["report", str(source), f"--output={source}/report.html", "--workers=1", "-q"]) == 0
+        assert main(["report", str(source), f"--output={source}/report.html", "--workers=1"]) == 0
 
 
 def test_names_with_commas(source, tmp_path, capsys) -> None:
@@ -85,7 +85,7 @@ def test_a_pointer_of_git_lfs_says_how_to_fetch_the_file(source, tmp_path, capsy
     path, pattern = source, "*.tfrecord-*"
     if format == "lerobot":
         path, pattern = tmp_path / "lerobot", "meta/*/*/*.parquet"
-        assert main(["convert", str(source), str(path), "--to=lerobot", "--fps=10", "--workers=1", "-q"]) == 0
+        assert main(["convert", str(source), str(path), "--to=lerobot", "--fps=10", "--workers=1"]) == 0
     elif format == "hdf5":
         pytest.importorskip("h5py")
         path, pattern = tmp_path / "robot.hdf5", ""

@@ -85,7 +85,7 @@ def items_of(server: str, table: str = "t") -> collections.Counter[bytes]:
 def converted(data: Path | list[Path], output: Path, *flags: str) -> collections.Counter[bytes]:
     """The items that convert writes for the same input, as bytes in the order of a table's columns."""
     inputs = map(str, data if isinstance(data, list) else [data])
-    assert main(["convert", *inputs, str(output), "--quiet", *flags]) in (0, 3)
+    assert main(["convert", *inputs, str(output), *flags]) in (0, 3)
     order = [field["path"] for field in json.loads((output / "manifest.json").read_text())["fields"]]
     return collections.Counter(
         b"".join(np.asarray(item[path]).tobytes() for path in order) for item in read_items(output)

@@ -54,7 +54,7 @@ def test_the_bytes_do_not_depend_on_workers(camera: Path, tmp_path: Path, monkey
     for i, chosen in enumerate((["--workers=1"], ["--workers=2"])):
         (tmp_path / str(i)).mkdir()
         monkeypatch.chdir(tmp_path / str(i))
-        assert main(["report", str(camera), "-o", "report.html", "-q", *chosen]) == 0
+        assert main(["report", str(camera), "-o", "report.html", *chosen]) == 0
         pages.append(Path("report.html").read_bytes())
     assert pages[0] == pages[1]
     assert str(tmp_path).encode() not in pages[0]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rlds_beam.errors import UsageError
-from rlds_beam.options import Options, flag_name, option_names, type_hints, unknown_option
+from rlds_beam.options import Options, flag_name, type_hints, unknown_option
 
 WIDTH = 80
 """Columns of the help, at most."""
@@ -45,7 +45,8 @@ def parse(config_class: type[Options], parser: argparse.ArgumentParser, words: S
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!r}")
     values = vars(namespace)
-    return config_class.create(**{name: value for name, value in values.items() if name not in ("verbose", "quiet")})
+    values.pop("verbose", None)
+    return config_class.create(**values)
 
 
 def add_config(parser: argparse.ArgumentParser, config_class: type[Options], words: Sequence[str]) -> None:
@@ -54,17 +55,19 @@ def add_config(parser: argparse.ArgumentParser, config_class: type[Options], wor
     Raises:
       UsageError: a format is unknown.
     """
+    from rlds_beam.formats.registry import SOURCES, TRAJECTORIES, output_options, source_options
+
     add_options(parser, config_class)
-    choosing = Parser(add_help=False, argument_default=argparse.SUPPRESS)
-    for name in ("from_", "to"):
-        if name in option_names(config_class):
-            choosing.add_argument(f"--{flag_name(name)}", dest=name)
-    chosen = vars(choosing.parse_known_args(list(words))[0])
-    for group in config_class.groups(chosen):
-        add_options(parser, group.options_class, section=True)
-    for group in config_class.known_groups():
-        if group.field == "from_options" and "from_" not in chosen:
-            add_options(parser, group.options_class, section=True)
+    choosing = Parser(add_help=False)
+    choosing.add_argument("--from", dest="from_")
+    choosing.add_argument("--to")
+    chosen, _ = choosing.parse_known_args(list(words))
+    fields = config_class.__dataclass_fields__
+    if "to" in fields:
+        add_options(parser, output_options(chosen.to or fields["to"].default or TRAJECTORIES), section=True)
+    if "from_" in fields:
+        for name in SOURCES if chosen.from_ is None else [chosen.from_]:
+            add_options(parser, source_options(name), section=True)
 
 
 def add_options(parser: argparse.ArgumentParser, options_class: type[Options], section: bool = False) -> None:

@@ -22,7 +22,7 @@ from rlds_beam.cli import arguments
 from rlds_beam.cli.functions import JOBS, find_job
 from rlds_beam.errors import OutOfMemoryError, RldsBeamError, UsageError
 from rlds_beam.platforms import keep_freed_memory
-from rlds_beam.terminal.options import begin, print_json
+from rlds_beam.terminal.options import print_json
 from rlds_beam.text import EscapingStream, without_secrets
 from rlds_beam.user_functions import describe_error, is_users
 
@@ -38,9 +38,6 @@ examples:
 """
 
 _RESUMABLE = ("convert", "record")
-
-_STORES = ("apache_beam", "azure", "boto3", "botocore", "google", "httplib2", "requests", "urllib3")
-"""Packages whose errors are about buckets and connections."""
 
 _MAX_ERROR_CHARACTERS = 1500
 
@@ -68,7 +65,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     out, err = cast(TextIO, EscapingStream(sys.stdout)), cast(TextIO, EscapingStream(sys.stderr))
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-        begin(words)
         end = words.index("--") if "--" in words else len(words)  # flags of Beam follow
         return _run_reporting_errors(words[:end], tuple(words[end + 1 :]))
 
@@ -86,51 +82,39 @@ def _top_parser(words: Sequence[str] = ()) -> argparse.ArgumentParser:
 
 
 def _run_reporting_errors(words: list[str], beam_options: tuple[str, ...]) -> int:
-    verbose = not {"-v", "--verbose"}.isdisjoint(words)
     try:
         code = _run(words, beam_options)
         sys.stdout.flush()
         return code
-    except RldsBeamError as error:
-        if error.__cause__ is not None and verbose:
-            _print_traceback(error.__cause__)
-        return _print_failure(words, type(error).__name__, str(error), error.exit_code)
-    except KeyboardInterrupt:
-        resumes = words[0] in _RESUMABLE and "--dry_run" not in words
-        text = "interrupted" + ("; finished work is kept, run the same command to resume" if resumes else "")
-        return _print_failure(words, "KeyboardInterrupt", text, 128 + signal.SIGINT)
-    except MemoryError as error:
-        return _print_failure(
-            words, "OutOfMemoryError", str(OutOfMemoryError.from_detail(error)), OutOfMemoryError.exit_code
-        )
     except BrokenPipeError:  # `| head` has read enough
         _discard_stdout()
         return 128 + signal.SIGPIPE
-    except Exception as error:
-        if is_users(error):
-            text = f"your code {describe_error(error)}; -v shows the traceback"
-            if verbose:
-                _print_traceback(error)
-        elif isinstance(error, OSError) or type(error).__module__.partition(".")[0] in _STORES:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-        else:
-            _print_traceback(error)  # an internal error: the traceback is needed
-            return RldsBeamError.exit_code
-        return _print_failure(words, type(error).__name__, text, RldsBeamError.exit_code)
+    except (Exception, KeyboardInterrupt) as error:
+        return _print_error(error, words)
 
 
-def _print_traceback(error: BaseException) -> None:
-    print(without_secrets("".join(traceback.format_exception(error))), end="", file=sys.stderr)
-
-
-def _print_failure(words: list[str], kind: str, text: str, code: int) -> int:
+def _print_error(error: BaseException, words: list[str]) -> int:
     """Prints an error in one line, and as JSON with `--json`; returns the exit code."""
+    if isinstance(error, MemoryError) and not isinstance(error, RldsBeamError):
+        error = OutOfMemoryError.from_detail(error)
+    cause, code = error.__cause__, RldsBeamError.exit_code
+    if isinstance(error, RldsBeamError):
+        text, code = str(error), error.exit_code
+    elif isinstance(error, KeyboardInterrupt):
+        resumes = words[0] in _RESUMABLE and "--dry_run" not in words
+        text = "interrupted" + ("; finished work is kept, run the same command to resume" if resumes else "")
+        code = 128 + signal.SIGINT
+    else:
+        cause = error
+        text = f"{'your code ' if is_users(error) else ''}{describe_error(error)}; -v shows the traceback"
+    if cause is not None and worker_status.is_verbose():
+        print(without_secrets("".join(traceback.format_exception(cause))), end="", file=sys.stderr)
     text = without_secrets(text)
     text = text if len(text) <= _MAX_ERROR_CHARACTERS else f"{text[:_MAX_ERROR_CHARACTERS]}..."
     print(f"rlds-beam: {text}", file=sys.stderr)
     try:
         if not {"--json", "--format=json"}.isdisjoint(words):
-            print_json({"error": {"type": kind, "message": text, "exit_code": code}})
+            print_json({"error": {"type": type(error).__name__, "message": text, "exit_code": code}})
         sys.stdout.flush()
     except OSError:
         _discard_stdout()
@@ -156,8 +140,6 @@ def job_parser(name: str) -> argparse.ArgumentParser:
         usage=f"rlds-beam {name} {job.USAGE} [options]",
     )
     parser.add_argument("-v", "--verbose", action="store_true", help="show what Beam, TensorFlow and workers log")
-    if "progress" in config_class.__dataclass_fields__:
-        parser.add_argument("-q", "--quiet", action="store_true", help="print errors only (and the report of --json)")
     return parser
 
 
@@ -167,6 +149,7 @@ def _run(words: list[str], beam_options: tuple[str, ...]) -> int:
         with contextlib.suppress(SystemExit):  # after --help
             _top_parser().parse_args(words or ["--help"])
         return 0
+    _choose_logs(not {"-v", "--verbose"}.isdisjoint(flags))
     job, config_class = find_job(name)
     if beam_options and "beam_options" not in config_class.__dataclass_fields__:
         raise UsageError(f"{name} runs nothing on Beam: it takes no flags after --")
@@ -176,20 +159,8 @@ def _run(words: list[str], beam_options: tuple[str, ...]) -> int:
         return 0
     if beam_options:
         config = dataclasses.replace(config, beam_options=beam_options)
-    silent = hasattr(config, "progress") and not {"-q", "--quiet"}.isdisjoint(flags)
-    if silent:
-        config = dataclasses.replace(config, progress="none")
-    prints = not silent or getattr(config, "json", False) or getattr(config, "format", None)
-    _choose_logs(not {"-v", "--verbose"}.isdisjoint(flags))
-    before = worker_status.interrupts()
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(worker_status.as_ctrl_c())
-        if not prints:
-            stack.enter_context(contextlib.redirect_stdout(io.StringIO()))
-        code = job.main(config)
-    if name in _RESUMABLE and worker_status.interrupts() > before:
-        raise KeyboardInterrupt  # a library or finalizer dropped it
-    return code
+    with worker_status.as_ctrl_c():
+        return job.main(config)
 
 
 def _choose_logs(verbose: bool) -> None:

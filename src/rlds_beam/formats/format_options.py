@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from rlds_beam.options import Options, option
-from rlds_beam.trajectories.options import FrameOptions, ItemOptions
+from rlds_beam.trajectories.options import FrameOptions, Images, ItemOptions
 
 RawImages = Literal["png", "jpeg", "raw"]
 LastStep = Literal["drop", "keep"]
@@ -23,7 +23,6 @@ def last_step_option() -> Any:
 
 
 ColumnsFormat = Literal["tfrecord", "array_record", "parquet"]
-FORMATS: tuple[ColumnsFormat, ...] = get_args(ColumnsFormat)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -38,10 +37,7 @@ class ProfileOptions(Options):
     """HDF5, .npz, and zarr files."""
 
     profile: str | None = option(
-        None,
-        "layout of the files: aloha, robomimic, libero, isaaclab, robotwin, xpolicylab, robomind, droid, agibot, "
-        "d4rl, minari, exorl, ogbench, replay_buffer, or a YAML file (recognized by default)",
-        metavar="NAME",
+        None, "layout of the files: aloha, libero, droid, ..., or a YAML file (default: recognized)", metavar="NAME"
     )
     raw_images: RawImages = raw_images_option()
 
@@ -64,28 +60,21 @@ class LerobotOptions(Options):
         "-PATH leaves a field out (comma separated)",
         metavar="NAME=PATH",
     )
-    image_samples: int | None = option(
-        None,
-        "images to decode per camera and episode for statistics (default: all of up to 1,000 "
-        "frames; of more, 1 in 50, at most 4)",
-        least=1,
-    )
+    image_samples: int | None = option(None, "images to decode per camera and episode for statistics", least=1)
     images: Literal["copy", "video"] | None = option(
         None, "copy images unchanged, or encode them as videos (default: images stay images, and videos stay videos)"
     )
     vcodec: Codec = option("av1", "video codec")
     crf: int = option(30, "video quality: lower is better, with larger files", least=0)
     gop: int = option(2, "frames between key frames: more make videos smaller, but slower to read at random", least=1)
-    encoder_preset: str | None = option(None, "encoder speed preset (default: 12 for av1, medium for h264)")
     depth: tuple[str, ...] = option(
         (),
-        "fields to encode as depth videos of 12 bits, which changes values: uint16 in millimeters or float32 in "
-        "meters (comma separated; needs --images=video)",
+        "fields to encode as lossy depth videos of 12 bits: uint16 in millimeters or float32 in meters",
         metavar="FIELDS",
+        needs="images=video",
     )
-    depth_min: float = option(0.01, "nearest depth of depth videos in meters: nearer becomes this, also 0")
-    depth_max: float = option(10.0, "farthest depth of depth videos in meters")
-    depth_shift: float = option(3.5, "meters added before the logarithm of depth")
+    depth_min: float = option(0.01, "nearest depth in meters: nearer becomes this, also 0", needs="depth")
+    depth_max: float = option(10.0, "farthest depth in meters", needs="depth")
     last_step: LastStep | None = last_step_option()
     modality: Literal["auto"] | None = option(None, "write modality.json for GR00T (with --lerobot_version=2.1)")
 
@@ -133,7 +122,7 @@ class ScopeRlOptions(Options):
 class TrajectoryOptions(FrameOptions, ItemOptions):
     """What an item stores."""
 
-    images: Literal["raw", "jpeg"] = option("raw", "images decoded, or as JPEGs")
+    images: Images = option("raw", "images decoded, or as JPEGs")
     keep: tuple[str, ...] = option(
         (), "text, episode fields, or episode_key to store in each item (comma separated)", metavar="FIELDS"
     )

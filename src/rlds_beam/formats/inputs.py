@@ -14,9 +14,9 @@ from rlds_beam.connectors.configuration import Configuration
 from rlds_beam.connectors.dry_run import with_given_meaning
 from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.errors import RldsBeamError, UsageError
-from rlds_beam.formats.options import SourceOptions
+from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.recognition import as_input, datasets_in, recognize
-from rlds_beam.formats.registry import MERGED, SOURCES, source_class, source_group
+from rlds_beam.formats.registry import MERGED, SOURCES, source_class
 from rlds_beam.options import Options
 from rlds_beam.processing.report import Report, check_source
 from rlds_beam.reading.base import Source, WorkRange
@@ -49,8 +49,9 @@ def open_source(
     """
     from_ = from_ or recognize(input).format
     given = as_input(input)
-    kind, taken = source_class(from_), source_group(from_).take(options)
-    own: dict[str, Any] = {} if kind.options_class is Options else {"options": taken}
+    kind, own = source_class(from_), dict[str, Any]()
+    if kind.options_class is not Options:
+        own["options"] = kind.options_class.from_options(options)
     pinned = storage.pin(given if isinstance(input, (str, os.PathLike)) else input)
     if from_ == MERGED:
         paths = storage.paths_in(pinned)
@@ -79,10 +80,9 @@ def open_source(
     return source
 
 
-def open_input(options: SourceOptions) -> Source:
+def open_input(options: InputOptions) -> Source:
     """Opens the input of a job (of several, the first), with the meaning that its options give it."""
-    given = getattr(options, options.reads)
-    dataset = ",".join(given) if isinstance(given, tuple) else given
+    dataset = ",".join(options.input) if isinstance(options.input, tuple) else options.input
     source = open_source(dataset, options.split, options.features, options.source_format, options.from_options)
     return with_given_meaning(source, options)
 

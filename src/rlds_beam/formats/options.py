@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, Self
 
-from rlds_beam.formats.registry import OUTPUTS, RLDS, SOURCES, TRAJECTORIES, output_group, source_group
-from rlds_beam.options import Group, Options, option
-from rlds_beam.user_functions import qualified_name
+from rlds_beam.formats.registry import OUTPUTS, SOURCES, TRAJECTORIES, output_options, source_options
+from rlds_beam.options import Options, option
 
 if TYPE_CHECKING:
     from rlds_beam.formats.recognition import Recognized
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class SourceOptions(Options):
+@dataclasses.dataclass(frozen=True)
+class InputOptions(Options):
     """What to read."""
 
+    input: str = option(
+        dataclasses.MISSING, "dataset directory or files, or several datasets", positional=True, several=True
+    )
+    _: dataclasses.KW_ONLY
     from_: str | None = option(None, f"{', '.join(SOURCES)}, or module:Class (default: recognized)", metavar="FORMAT")
     split: str | None = option(
         None, "split or slice as in TFDS: train, train[:10%], train+test (all splits by default)", metavar="SPLIT"
@@ -26,61 +28,32 @@ class SourceOptions(Options):
     features: str | None = option(None, "features.json, if it is not in the input's directory", metavar="FILE")
     from_options: Any = None  # the options of the input's format
 
-    reads: ClassVar[str] = ""
-    """The option with the input, whose format is recognized; of several inputs, the first one's."""
-
     @functools.cached_property
-    def recognized(self) -> Recognized | None:
-        """What the files of the input tell; None if `from_` names the format, or if there is no input.
+    def recognized(self) -> Recognized:
+        """The format of the input, and what tells it: `--from`, or its files.
 
         Raises:
           UsageError: the format is unknown or ambiguous, or the input is a directory of several datasets.
         """
-        from rlds_beam.formats.recognition import recognize
+        from rlds_beam.formats.recognition import Recognized, recognize
 
-        given = getattr(self, self.reads)
-        return recognize(given) if given and self.from_ is None else None
+        return Recognized(self.from_, "--from") if self.from_ else recognize(self.input)
 
     @property
     def source_format(self) -> str:
-        """The name of the input's format, given or recognized; `rlds` if there is no input."""
-        return self.from_ or (RLDS if self.recognized is None else self.recognized.format)
+        """The name of the input's format, given or recognized."""
+        return self.recognized.format
 
-    def for_input(self, path: str) -> Self:
-        """The options for another input, or for one of several inputs."""
-        several = isinstance(getattr(self, self.reads), tuple)
-        changes: dict[str, Any] = {self.reads: (path,) if several else path}
-        return dataclasses.replace(self, **changes)
+    def with_format(self) -> Self:
+        return dataclasses.replace(self, from_=self.source_format)
 
-    @classmethod
-    def open_input(cls, values: Mapping[str, Any]) -> Mapping[str, Any]:
-        from rlds_beam.formats.recognition import recognize
-
-        if not values.get(cls.reads) or values.get("from_") is not None:
-            return values
-        return {**values, "from_": recognize(values[cls.reads]).format}
+    def format_options(self) -> dict[str, type[Options]]:
+        chosen = {} if self.from_ is None else {"from_options": source_options(self.from_)}
+        return super().format_options() | chosen
 
     @classmethod
-    def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
-        given = values.get("from_")
-        if given is None:
-            return super().groups(values)
-        return *super().groups(values), source_group(given if isinstance(given, str) else qualified_name(given))
-
-    @classmethod
-    def known_groups(cls) -> tuple[Group, ...]:
-        return *super().known_groups(), *map(source_group, SOURCES)
-
-
-@dataclasses.dataclass(frozen=True)
-class InputOptions(SourceOptions):
-    """The input."""
-
-    reads: ClassVar[str] = "input"
-
-    input: str = option(
-        dataclasses.MISSING, "dataset directory or files, or several datasets", positional=True, several=True
-    )
+    def known_formats(cls) -> dict[str, type[Options]]:
+        return super().known_formats() | {f"--from={name}": source_options(name) for name in SOURCES}
 
 
 def to_option(default: str) -> Any:
@@ -96,11 +69,9 @@ class OutputOptions(Options):
     robot_type: str | None = option(None, "robot name, if the data does not say it")
     to_options: Any = None  # the options of the output's format
 
-    @classmethod
-    def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
-        to = values.get("to", cls.__dataclass_fields__["to"].default)
-        return *super().groups(values), output_group(to if isinstance(to, str) else qualified_name(to))
+    def format_options(self) -> dict[str, type[Options]]:
+        return super().format_options() | {"to_options": output_options(self.to or TRAJECTORIES)}
 
     @classmethod
-    def known_groups(cls) -> tuple[Group, ...]:
-        return *super().known_groups(), *map(output_group, OUTPUTS)
+    def known_formats(cls) -> dict[str, type[Options]]:
+        return super().known_formats() | {f"--to={name}": output_options(name) for name in OUTPUTS}

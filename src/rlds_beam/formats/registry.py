@@ -7,14 +7,13 @@ and from the entry points `rlds_beam.formats` of other packages (`plugins`).
 from __future__ import annotations
 
 import contextlib
-import inspect
 import typing
 from typing import Any, NamedTuple
 
 from rlds_beam import plugins
 from rlds_beam.errors import UsageError
 from rlds_beam.formats import format_options
-from rlds_beam.options import Group, Options
+from rlds_beam.options import Options
 from rlds_beam.user_functions import resolve
 
 if typing.TYPE_CHECKING:
@@ -27,17 +26,15 @@ RLDS, TRAJECTORIES, COLUMNS, LEROBOT, MERGED = "rlds", "trajectories", "columns"
 class Format(NamedTuple):
     """A dataset format.
 
-        ROBOT_LOG = Format("logs of our robots", source="my_robot.logs:LogSource", names=("*.robotlog",))
+        ROBOT_LOG = Format(source="my_robot.logs:LogSource", names=("*.robotlog",))
 
     Attributes:
-      about: a description for the help.
       source, output: the classes that read and write it, as `module:Class`; empty if it cannot be read or written.
       source_options, output_options: the `options_class` of our formats, so that the help need not import the format.
       names: the names of files that it is recognized by (`DirectoryListing.find`); empty if only `--from` names it.
       reads_several: whether the source reads several directories as one dataset.
     """
 
-    about: str
     source: str = ""
     output: str = ""
     source_options: type[Options] = Options
@@ -48,47 +45,37 @@ class Format(NamedTuple):
 
 FORMATS = {
     RLDS: Format(
-        "RLDS episodes, as stored by TFDS and EnvLogger",
         source="rlds_beam.formats.rlds.source:RldsSource",
         output="rlds_beam.formats.rlds.output:RldsOutput",
         output_options=format_options.RldsOptions,
         names=("features.json", "*.tfrecord*", "*.array_record*", "[0-9]*/features.json"),
     ),
     MERGED: Format(
-        "several datasets, of any formats, as one",
         source="rlds_beam.formats.merged.source:MergedSource",
         source_options=format_options.MergeOptions,
     ),
     TRAJECTORIES: Format(
-        "TF-Agents trajectories: pairs, sequences, episodes",
         output="rlds_beam.formats.trajectories.output:TrajectoryOutput",
         output_options=format_options.TrajectoryOptions,
     ),
     COLUMNS: Format(
-        "a row per transition, or columns from connectors",
         output="rlds_beam.formats.columns.output:ColumnsOutput",
         output_options=format_options.ColumnsOptions,
     ),
     LEROBOT: Format(
-        "LeRobot datasets, v3.0 and v2.1",
         source="rlds_beam.formats.lerobot.source:LerobotSource",
         output="rlds_beam.formats.lerobot.output:LerobotOutput",
         output_options=format_options.LerobotOptions,
         names=("meta/info.json",),
     ),
-    "numpy": Format(
-        "a .npy array per field",
-        output="rlds_beam.formats.numpy.output:NumpyOutput",
-    ),
+    "numpy": Format(output="rlds_beam.formats.numpy.output:NumpyOutput"),
     "npz": Format(
-        "NumPy's .npz files: ExoRL, OGBench, arrays as in D4RL",
         source="rlds_beam.formats.profiles.source:NpzSource",
         source_options=format_options.ProfileOptions,
         names=("*.npz",),
         reads_several=True,
     ),
     "zarr": Format(
-        "replay buffers of diffusion policy and UMI (zarr)",
         source="rlds_beam.formats.profiles.source:ZarrSource",
         source_options=format_options.ProfileOptions,
         output="rlds_beam.formats.zarr.output:ZarrOutput",
@@ -97,27 +84,23 @@ FORMATS = {
         reads_several=True,
     ),
     "hdf5": Format(
-        "HDF5: ALOHA, robomimic, LIBERO, D4RL, Minari, ...",
         source="rlds_beam.formats.profiles.source:Hdf5Source",
         source_options=format_options.ProfileOptions,
         names=("**/*.hdf5", "**/*.h5"),
         reads_several=True,
     ),
     "envlogger": Format(
-        "EnvLogger's Riegeli logs",
         source="rlds_beam.formats.envlogger.source:EnvLoggerSource",
         names=("metadata.riegeli", "*/steps.riegeli"),
         reads_several=True,
     ),
     "ros2": Format(
-        "ROS 2 bags and MCAP files",
         source="rlds_beam.formats.ros2.source:Ros2Source",
         source_options=format_options.Ros2Options,
         names=("*.mcap*", "*.db3*", "*/*.mcap*", "*/*.db3*"),
         reads_several=True,
     ),
     "scope_rl": Format(
-        "SCOPE-RL's logged dataset (pickle)",
         output="rlds_beam.formats.scope_rl.output:ScopeRlOutput",
         output_options=format_options.ScopeRlOptions,
     ),
@@ -172,30 +155,24 @@ def output_class(to: str) -> type[Output]:
 def _find_class(flag: str, name: str, base: type[Any]) -> type[Any]:
     known = find_format(name)
     path = name if known is None else known.source if flag == "from" else known.output
-    named = resolve(path, f"--{flag}") if ":" in path else None
-    if named is None:
-        kind, verb, ours = ("source", "written", SOURCES) if flag == "from" else ("output", "read", OUTPUTS)
-        names = [*ours, *other_names()]
-        hint = f" ({name} can only be {verb})" if known else ""
-        raise UsageError(
-            f"--{flag}={name}: there is no such {kind}{hint}; choose {', '.join(names)}, or module:Class for your own"
-        )
-    contract = f"rlds_beam.{'reading' if flag == 'from' else 'output'}.{base.__name__}"
+    if ":" not in path:
+        names = ", ".join([*(SOURCES if flag == "from" else OUTPUTS), *other_names()])
+        kind = base.__name__.lower()
+        raise UsageError(f"--{flag}={name}: there is no such {kind}; choose {names}, or module:Class for your own")
+    named = resolve(path, f"--{flag}")
     if not (isinstance(named, type) and issubclass(named, base)):
+        contract = f"{base.__module__.removesuffix('.base')}.{base.__name__}"
         raise UsageError(f"--{flag}={name}: not a subclass of {contract}")
-    if inspect.isabstract(named):
-        lacks = ", ".join(sorted(named.__abstractmethods__))  # type: ignore[attr-defined]
-        raise UsageError(f"--{flag}={name}: it lacks {lacks}; see {contract}")
+    if lacks := getattr(named, "__abstractmethods__", ()):
+        raise UsageError(f"--{flag}={name}: it lacks {', '.join(sorted(lacks))}")
     return named
 
 
-def source_group(from_: str) -> Group:
+def source_options(from_: str) -> type[Options]:
     """The options of the source that `--from` names. Raises UsageError if there is no such source."""
-    options_class = FORMATS[from_].source_options if from_ in SOURCES else source_class(from_).options_class
-    return Group("from_options", f"--from={from_}", options_class)
+    return FORMATS[from_].source_options if from_ in SOURCES else source_class(from_).options_class
 
 
-def output_group(to: str) -> Group:
+def output_options(to: str) -> type[Options]:
     """The options of the output that `--to` names. Raises UsageError if there is no such output."""
-    options_class = FORMATS[to].output_options if to in OUTPUTS else output_class(to).options_class
-    return Group("to_options", f"--to={to}", options_class)
+    return FORMATS[to].output_options if to in OUTPUTS else output_class(to).options_class

@@ -287,9 +287,9 @@ def _plan(
         works = [work for work in ranges if work.split == split.name]
         spans[split.name] = (works[0].index, len(works), works[0].of) if works else (0, 0, 0)
     # The options of users' sources and outputs. Our own outputs put theirs in their `plan`.
-    groups = options.groups({**vars(options), "from_": options.source_format})
-    users = [group for group in groups if group.choice.partition("=")[2] not in FORMATS]
-    own_options = {g.field: dataclasses.asdict(getattr(options, g.field) or g.options_class()) for g in users}
+    known, names = options.with_format(), {"from_options": options.source_format, "to_options": options.to}
+    users = [field for field in known.format_options() if names[field] not in FORMATS]
+    own_options = {field: dataclasses.asdict(getattr(known, field)) for field in users}
     checked = dataclasses.asdict(check)
     del checked["fail"]  # it may end a job, but does not change what is written
     return {
@@ -317,7 +317,7 @@ def _functions(options: ConvertOptions | RecordOptions) -> dict[str, str]:
     """The versions of the user's functions and classes, by name."""
     named = {
         f"--{field.name}": getattr(group, field.name)
-        for group in (*(getattr(options, group.field) for group in reversed(options.groups(vars(options)))), options)
+        for group in (*(getattr(options, field) for field in reversed(options.format_options())), options)
         for field in dataclasses.fields(group)
         if field.metadata.get("code")
     }

@@ -22,7 +22,7 @@ from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.episodes.episode import Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, schema_tree
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.options import SourceOptions
+from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.outputs import configuration_for, create_output
 from rlds_beam.formats.registry import LEROBOT, TRAJECTORIES
 from rlds_beam.images.encoded_images import EncodedImages
@@ -82,8 +82,7 @@ class Survey:
     @property
     def format(self) -> str:
         """The format of the dataset, with what tells it: `minari (data/metadata.json)`."""
-        given = self.config.recognized is None
-        return f"{self.config.from_} (--from)" if given else str(self.config.recognized)
+        return str(self.config.recognized)
 
     def __repr__(self) -> str:
         return "\n".join(_lines(self))
@@ -370,7 +369,7 @@ def _next_command(survey: Survey) -> str:
     config, source, to = survey.config, survey.source, survey.config.to
     words = ["rlds-beam", "convert", *([config.input] if isinstance(config.input, str) else config.input)]
     words.append(f"{source.name}_{to}")
-    words += [*format_flags(config, SourceOptions), *format_flags(config, ConnectorOptions)]
+    words += [*format_flags(config, InputOptions), *format_flags(config, ConnectorOptions)]
     words += [] if config.robot_type is None else [f"--robot_type={config.robot_type}"]
     words += format_flags(config.from_options, type(config.from_options)) if config.from_options is not None else []
     presets = [] if config.preset else suggest_presets(source.dataset, source.schema)

@@ -219,7 +219,7 @@ class Source(abc.ABC):
 
         Args:
           input: the input on the command line: a directory or files.
-          split, features: as in `SourceOptions`; an option that does not apply to the source is a UsageError.
+          split, features: as in `InputOptions`; an option that does not apply to the source is a UsageError.
 
         Raises:
           UsageError: the dataset does not exist or cannot be read.

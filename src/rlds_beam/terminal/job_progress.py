@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
 import os
 import sys
 import threading
@@ -11,7 +12,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal, TextIO
 
 from rlds_beam import worker_status
-from rlds_beam.terminal.options import now
 from rlds_beam.text import clock, count, format_size, raw_stream
 from rlds_beam.worker_status import Done
 
@@ -160,7 +160,9 @@ class Progress:
         with contextlib.suppress(OSError):  # a full log or a closed terminal must not fail the job
             if self._bar is not None:
                 self._bar.stop()  # removes it
-            print(line if self._stream.isatty() else f"{now()} {line}", file=self._stream, flush=True)
+            if not self._stream.isatty():
+                line = f"{datetime.datetime.now(datetime.UTC):%Y-%m-%dT%H:%M:%SZ} {line}"
+            print(line, file=self._stream, flush=True)
             if self._bar is not None:
                 self._bar.start()
 

@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
-import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from rlds_beam._version import __version__
 from rlds_beam.options import Options, flag_name, option
 from rlds_beam.text import without_secrets
 
-_run: dict[str, str] = {}
-"""The command line that this process runs, and when it started."""
-
-
-def now() -> str:
-    """The time as ISO 8601 in UTC: `2026-11-25T18:07:38Z`."""
-    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def begin(arguments: Sequence[str]) -> None:
-    """Notes the command line, without secrets, and the time for `print_json`."""
-    _run.update(command=shlex.join(["rlds-beam", *map(without_secrets, arguments)]), start=now())
-
 
 def print_json(content: Mapping[str, Any]) -> None:
-    """Prints the result of a command as JSON, with the version, the command line, and its start and end in UTC."""
-    text = json.dumps({"version": __version__, **_run, "end": now(), **content}, indent=2)
+    """Prints the result of a command as JSON, with the version."""
+    text = json.dumps({"version": __version__, **content}, indent=2)
     print(text.replace("\x7f", "\\u007f"))  # the only control character that JSON does not escape
 
 

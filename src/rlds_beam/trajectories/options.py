@@ -50,6 +50,7 @@ class FrameOptions(Options):
         return {path: dtype for path, _, dtype in (text.partition("=") for text in self.cast)}
 
 
+Images = Literal["raw", "jpeg"]
 ItemKind = Literal["pairs", "sequences", "episodes", "frames"]
 
 
@@ -76,6 +77,3 @@ class ItemOptions(Options):
     @property
     def stride(self) -> int:
         return self.stride_length if self.items == "sequences" else 1
-
-
-Images = Literal["raw", "jpeg"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -25,12 +25,13 @@ from rlds_beam.connectors.base import Batch
 from rlds_beam.episodes.episode import Episode
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.columns.output import ColumnsOutput
-from rlds_beam.formats.format_options import FORMATS
+from rlds_beam.formats.format_options import ColumnsFormat
 from rlds_beam.images.codecs import encode_jpeg
 from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import WorkRange
 from rlds_beam.testing import make_episode, read_rejected, write_dataset
 
+FORMATS = get_args(ColumnsFormat)
 CONNECTORS = [
     SplitAgents({name: {"observation": "observation", "action": "action", "reward": "reward"} for name in "ab"}),
     AgentToModuleMapping({"a": "walker", "b": "runner-2"}),

@@ -104,7 +104,6 @@ def test_a_round_trip_to_rlds_and_again_changes_nothing_more(tmp_path):
         ({"images": "video", "depth": "observation/image_0"}, "is no depth"),
         ({"images": "video", "depth": "observation/state"}, "is no depth"),
         ({**VIDEO, "depth_min": 20.0}, "minimum < maximum"),
-        ({**VIDEO, "depth_shift": -1.0}, "minimum [+] shift above 0"),
     ],
 )
 def test_options_that_cannot_be_used(tmp_path, options, message):

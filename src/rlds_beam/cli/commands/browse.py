@@ -8,12 +8,12 @@ import os
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from rlds_beam import worker_status
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
-from rlds_beam.formats.options import OutputOptions, SourceOptions
+from rlds_beam.formats.options import InputOptions, OutputOptions
 from rlds_beam.options import option
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ __all__ = ["BrowseConfig", "browse"]
 
 _LOOK_SECONDS = 0.3
 
-USAGE = "PATH..."
+USAGE = "INPUT..."
 EXAMPLES = """
     rlds-beam browse data/point_mass/1.0.0
     rlds-beam browse data/point_mass/1.0.0 data/cleaned
@@ -38,12 +38,10 @@ REDIRECT = """<!doctype html>
 
 
 @dataclasses.dataclass(frozen=True)
-class BrowseConfig(OutputOptions, ConnectorOptions, CheckOptions, SourceOptions):
+class BrowseConfig(OutputOptions, ConnectorOptions, CheckOptions, InputOptions):
     """Look at the episodes of datasets in a web browser on this machine; changes nothing."""
 
-    reads: ClassVar[str] = "path"
-
-    path: tuple[str, ...] = option(
+    input: tuple[str, ...] = option(  # type: ignore[assignment]
         dataclasses.MISSING,
         "datasets, and what convert wrote from them, to compare",
         positional=True,

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rlds_beam.checking.rules import CheckOptions
 from rlds_beam.connectors.options import ConnectorOptions
 from rlds_beam.errors import NeedsMappingError
 from rlds_beam.formats.options import InputOptions, OutputOptions
-from rlds_beam.formats.registry import LEROBOT, MERGED, RLDS, TRAJECTORIES, output_group
-from rlds_beam.options import Group, option, options_given
+from rlds_beam.formats.registry import LEROBOT, MERGED, RLDS, TRAJECTORIES, output_options
+from rlds_beam.options import option, options_given
 from rlds_beam.terminal.options import print_json
 
 if TYPE_CHECKING:
@@ -41,10 +40,6 @@ class InspectConfig(OutputOptions, ConnectorOptions, CheckOptions, InputOptions)
         64 << 20, "most bytes to read; the predictions for a larger dataset are estimates", least=1
     )
     json: bool = option(False, "print JSON instead of text")
-
-    @classmethod
-    def groups(cls, values: Mapping[str, Any]) -> tuple[Group, ...]:
-        return super().groups({**values, "to": values.get("to") or TRAJECTORIES})
 
 
 def inspect(config: InspectConfig) -> Survey:
@@ -88,4 +83,4 @@ def _with_output(config: InspectConfig, source: Source) -> InspectConfig:
         to = RLDS
     elif kind in _ROBOTS or (kind in (RLDS, MERGED, "npz") and cameras):
         to, rate = LEROBOT, {} if source.fps else {"fps": _SOME_RATE}
-    return dataclasses.replace(config, to=to, to_options=output_group(to).options_class(**rate))
+    return dataclasses.replace(config, to=to, to_options=output_options(to)(**rate))

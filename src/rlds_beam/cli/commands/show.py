@@ -6,10 +6,10 @@ import dataclasses
 import re
 import shutil
 import sys
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.options import SourceOptions
+from rlds_beam.formats.options import InputOptions
 from rlds_beam.options import option
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShowConfig", "show"]
 
-USAGE = "PATH"
+USAGE = "INPUT"
 EXAMPLES = """
     rlds-beam show data/point_mass/1.0.0 --episode=3
     rlds-beam show data/point_mass/1.0.0 --episode=point_mass/1.0.0:train:00000@0
@@ -26,12 +26,10 @@ EXAMPLES = """
 
 
 @dataclasses.dataclass(frozen=True)
-class ShowConfig(SourceOptions):
+class ShowConfig(InputOptions):
     """Show one episode: its fields as curves, its images, the rules that it breaks, and its quality signals."""
 
-    reads: ClassVar[str] = "path"
-
-    path: str = option(dataclasses.MISSING, "dataset, or what convert wrote", positional=True)
+    input: str = option(dataclasses.MISSING, "dataset, or what convert wrote", positional=True)
     _: dataclasses.KW_ONLY
     episode: str = option("0", "its number, from 0 (-1 is the last one), or its key", metavar="EPISODE")
     output: str | None = option(
@@ -60,16 +58,15 @@ def show(config: ShowConfig) -> ShownEpisode:
 
     if config.output is not None:
         pictures.kind_of_file(config.output)
-        outcome.check_writable(config.output, "--output", config.path)
-    own = {field.name: getattr(config, field.name) for field in dataclasses.fields(SourceOptions)}
-    opened = showing.open_viewed(config.path, {name: value for name, value in own.items() if value is not None})
+        outcome.check_writable(config.output, "--output", config.input)
+    opened = showing.open_viewed(config)
     number = int(config.episode) if re.fullmatch(r"-?\d{1,18}", config.episode) else None
     if not isinstance(opened, Dataset):
         shown = showing.shown_episode(opened, config.episode if number is None else number)
     elif number is not None:
         shown = showing.shown_row(opened, number)
     else:
-        raise UsageError(f"--episode={config.episode}: the rows of {config.path} have numbers, not keys")
+        raise UsageError(f"--episode={config.episode}: the rows of {config.input} have numbers, not keys")
     if config.fps is not None:
         if shown.fps not in (None, config.fps):
             raise UsageError(f"--fps={config.fps:g}: the data is {shown.fps:g} Hz: leave --fps out")

@@ -397,7 +397,7 @@ def _whole_fps(options: LerobotOptions, source: Source) -> int:
     return round(float(fps))
 
 
-_ENCODER_OPTIONS = ("vcodec", "crf", "gop", "encoder_preset")  # of color videos
+_ENCODER_OPTIONS = ("vcodec", "crf", "gop")  # of color videos
 
 
 def _encoder_options(options: LerobotOptions) -> list[str]:
@@ -416,15 +416,12 @@ def _copied_videos(features: FeatureMap, source: Source, options: LerobotOptions
 
 def _depth_scales(options: LerobotOptions, schema: Schema) -> dict[str, Depth]:
     """The scale of each field of `--depth`. Raises UsageError if it cannot be used."""
-    given = [name for name in options_given(options, LerobotOptions) if name.startswith("depth")]
-    if given and (options.images != "video" or not options.depth):
-        raise UsageError(f"--{given[0]} needs {'--depth' if options.images == 'video' else '--images=video'}")
     if options.depth and options.lerobot_version == "2.1":
         raise UsageError("--depth: LeRobot 2.1 has no depth videos; leave --depth out to copy 16-bit images")
     for path in options.depth:
         if path not in schema.steps:
             raise UsageError(f"--depth={path}: there is no field {path}{did_you_mean(path, schema.steps)}")
-    return dict.fromkeys(options.depth, Depth(options.depth_min, options.depth_max, options.depth_shift))
+    return dict.fromkeys(options.depth, Depth(options.depth_min, options.depth_max))
 
 
 _VECTORS = {"state": "observation.state", "action": "action"}

@@ -84,8 +84,7 @@ class Encoding:
             import av  # noqa: F401
         if not 0 <= options.crf <= 63 or options.gop < 1:
             raise UsageError(f"--crf={options.crf} --gop={options.gop}: expected 0 to 63, and 1 or more")
-        preset = options.encoder_preset or _PRESETS[options.vcodec]
-        return Encoding(options.vcodec, options.crf, options.gop, preset)
+        return Encoding(options.vcodec, options.crf, options.gop, _PRESETS[options.vcodec])
 
     def options(self) -> dict[str, str]:
         """The encoder's options. It uses one thread, so that bytes are the same everywhere; workers share the cores.

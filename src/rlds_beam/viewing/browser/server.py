@@ -130,8 +130,8 @@ def open_datasets(config: Any) -> list[BrowsedDataset]:
     check = dataclasses.replace(CheckOptions.from_options(config), fail=())
     opened: list[BrowsedDataset] = []
     measured = None if config.signals is None else TableFile.open(config.signals).dataset()
-    for number, path in enumerate(config.path):
-        own = config.for_input(path)
+    for number, path in enumerate(config.input):
+        own = dataclasses.replace(config, input=(path,))
         source = open_input(own)
         opened.append(BrowsedDataset(str(number), path, own.source_format, source, check, config))
     compare(opened)
