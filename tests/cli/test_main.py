@@ -167,6 +167,18 @@ def test_errors_are_json_too(run, tmp_path):
     assert err == f"rlds-beam: {error['message']}\n"
 
 
+def test_an_internal_error_is_one_line_with_its_place(run, source, monkeypatch):
+    def fail(*_: object) -> None:
+        raise KeyError("lost")
+
+    monkeypatch.setattr("rlds_beam.jobs.inspect.survey", fail)
+    code, out, err = run("inspect", source, "-v")
+    assert (code, out) == (1, "") and "Traceback" in err
+    code, out, err = run("inspect", source)
+    assert (code, out, err.splitlines()[-1:]) == (1, "", err.splitlines())
+    assert err.startswith("rlds-beam: raised KeyError: 'lost' (") and err.endswith("; -v shows the traceback\n")
+
+
 @pytest.mark.parametrize("flags", [[], ["--json"]])
 def test_a_closed_pipe_ends_quietly(source, flags):
     """Simulates `rlds-beam inspect ... | head -1`."""
