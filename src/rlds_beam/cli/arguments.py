@@ -62,7 +62,7 @@ def add_config(parser: argparse.ArgumentParser, config_class: type[Options], wor
     choosing.add_argument("--from", dest="from_")
     choosing.add_argument("--to")
     chosen, _ = choosing.parse_known_args(list(words))
-    fields = config_class.__dataclass_fields__
+    fields: dict[str, Any] = config_class.__dataclass_fields__
     if "to" in fields:
         add_options(parser, output_options(chosen.to or fields["to"].default or TRAJECTORIES), section=True)
     if "from_" in fields:

@@ -82,8 +82,9 @@ def open_source(
 
 def open_input(options: InputOptions) -> Source:
     """Opens the input of a job (of several, the first), with the meaning that its options give it."""
-    dataset = ",".join(options.input) if isinstance(options.input, tuple) else options.input
-    source = open_source(dataset, options.split, options.features, options.source_format, options.from_options)
+    source = open_source(
+        as_input(options.input), options.split, options.features, options.source_format, options.from_options
+    )
     return with_given_meaning(source, options)
 
 
