@@ -41,6 +41,7 @@ def test_an_output_inside_the_input_is_refused(source, tmp_path, capsys, flags) 
 def test_an_output_cannot_replace_the_output_that_it_reads(source, tmp_path, capsys) -> None:
     episodes = tmp_path / "episodes"
     assert main(["convert", str(source), str(episodes), "--to=rlds", "--workers=1"]) == 0
+    capsys.readouterr()
     assert "is the input itself" in refused(capsys, "convert", episodes, episodes, "--overwrite")
     assert main(["check", "--rules", str(episodes), "--workers=1"]) == 0
 
@@ -52,6 +53,7 @@ def test_a_report_replaces_no_file_of_the_input(source, tmp_path, capsys) -> Non
     assert "is a file in the input" in refused(capsys, "stats", source, f"--output={shard_paths(source)[0]}")
     assert (source / "features.json").read_bytes() == features
     assert main(["check", "--rules", str(source), f"--report={source}/report.json", "--workers=1"]) == 0
+    capsys.readouterr()
     assert "is a file in the input" in refused(capsys, "check", source, f"--output={source}/features.json")
     assert "is a file in the input" in refused(capsys, "report", source, f"--output={shard_paths(source)[0]}")
     for _ in range(2):  # these names are never a dataset's data
