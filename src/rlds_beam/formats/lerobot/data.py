@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import json
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,8 +14,8 @@ import numpy as np
 from rlds_beam import storage
 from rlds_beam.encoding.arrow_columns import ipc_bytes
 from rlds_beam.encoding.base import Damage, Headers, Record
-from rlds_beam.encoding.parquet_files import UNREADABLE, byte_chunks
-from rlds_beam.formats.lerobot.metadata import EpisodeRow, Meta, open_data_file
+from rlds_beam.encoding.parquet_files import UNREADABLE, byte_chunks, verified_parquet
+from rlds_beam.formats.lerobot.metadata import EpisodeRow, Meta
 from rlds_beam.text import shorten
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class LerobotFiles:
 
     def _tables(self, path: str, start: int, stop: int | None, images: bool) -> Iterator[tuple[int, pa.Table | str]]:
         """The frames of each episode, or an error message, with its position."""
-        rows, meta = self.rows(path), read_meta(self.root, self.digest)
+        rows = self.rows(path)
         wanted = range(start, len(rows) if stop is None else min(stop, len(rows)))
         if not wanted:
             return
@@ -116,7 +116,7 @@ class LerobotFiles:
             return
         with file:
             try:
-                frames = _Frames(file, images, meta.info["features"] if meta.episodes_in_meta is None else None)
+                frames = _Frames(read_meta(self.root, self.digest).open_data(file), images)
             except UNREADABLE as error:
                 yield from ((position, f"the file is damaged: {shorten(error)}") for position in wanted)
                 return
@@ -149,11 +149,10 @@ class LerobotFiles:
 class _Frames:
     """The row groups of a file, with the last one cached."""
 
-    def __init__(self, file: Any, images: bool, features: Mapping[str, Any] | None = None):
-        """Args: features: see `open_data_file`."""
+    def __init__(self, file: Any, images: bool):
         import pyarrow as pa
 
-        self._file = open_data_file(file, features)
+        self._file = file
         self.metadata = self._file.metadata
         self._columns = [
             field.name
@@ -218,7 +217,7 @@ def _locate_chunks(path: str, stamp: object) -> tuple[dict[int, range], dict[str
     del stamp
     try:
         with storage.open_read(path) as file:
-            frames = _Frames(file, images=False)
+            frames = _Frames(verified_parquet(file), images=False)
             groups = {episode: frames.find_groups(episode) for episode in frames.episodes}
             return groups, byte_chunks(frames.metadata, ("UNCOMPRESSED", "SNAPPY"))
     except UNREADABLE:

@@ -46,9 +46,9 @@ def episodes_files(ranges: int) -> int:
     return max(1, -(-ranges // RANGES_IN_EPISODES))
 
 
-def place(number: int, chunk: int = CHUNK) -> dict[str, int]:
+def place(number: int) -> dict[str, int]:
     """The location of the file with this number."""
-    return {"chunk_index": number // chunk, "file_index": number % chunk}
+    return {"chunk_index": number // CHUNK, "file_index": number % CHUNK}
 
 
 def place_of_episode(index: int, chunk: int = CHUNK) -> dict[str, int]:

@@ -9,8 +9,7 @@ import io
 import itertools
 import json
 import math
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, NotRequired, TypedDict
 
 import msgspec
@@ -18,17 +17,15 @@ import numpy as np
 
 from rlds_beam import storage
 from rlds_beam.encoding.metadata import Count, convert, parse_json, parsing
-from rlds_beam.encoding.parquet_files import UNREADABLE, verified_parquet
-from rlds_beam.encoding.parquet_footer import restore_footer
+from rlds_beam.encoding.parquet_files import UNREADABLE, restore_footer, verified_parquet
 from rlds_beam.episodes.episode import EPISODE_KEY
-from rlds_beam.errors import UsageError, needs
+from rlds_beam.errors import UsageError
 from rlds_beam.formats.lerobot import layout
 from rlds_beam.formats.lerobot.layout import V3, V21, fill_template
 from rlds_beam.images.videos import Video
 from rlds_beam.output.append import interrupted_plan
 from rlds_beam.text import shorten
 
-_NUMBERS = ["episode_index", "frame_index", "index"]
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 
 
@@ -170,13 +167,12 @@ class Meta:
     @functools.cached_property
     def episodes_in_meta(self) -> list[EpisodeRow] | None:
         """The episodes in meta/; None if a recording was cut before all were there."""
-        total, recorded = self.info["total_episodes"], self.fields is None
         try:
             with parsing(self.path("meta")):
                 rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
         except UsageError as error:
-            if recorded and isinstance(error.__cause__, ValueError):  # LeRobot writes the footer when a recording ends
-                return None
+            if self.fields is None and isinstance(error.__cause__, ValueError):
+                return None  # LeRobot writes the footer when a recording ends
             raise
         for row in rows:
             convert([row.index, row.length], list[Count], f"{self.path('meta')}: an episode's index and length")
@@ -185,73 +181,73 @@ class Meta:
                 [video.start for video in row.videos.values()], list[_Seconds], f"{self.path('meta')}: from_timestamp"
             )
         rows.sort(key=lambda row: row.index)
-        if len(rows) > total and interrupted_plan(self.root) is not None:
-            rows = rows[:total]
-        files = {row.file for row in rows}
-        further = self._file("data_path", self._place(len(files)))  # LeRobot writes it before the metadata
-        if recorded and (len(rows) != total or (further not in files and storage.exists(self.path(further)))):
+        if len(rows) > self.info["total_episodes"] and interrupted_plan(self.root) is not None:
+            rows = rows[: self.info["total_episodes"]]
+        if len(rows) != self.info["total_episodes"] and self.fields is None:
             return None
-        if len(rows) != total:
+        if len(rows) != self.info["total_episodes"]:
             raise UsageError(
-                f"{self.root}: meta/ describes {len(rows)} episodes, but info.json says {total}: some of its files are "
-                "missing or damaged"
+                f"{self.root}: meta/ describes {len(rows)} episodes, but info.json says "
+                f"{self.info['total_episodes']}: some of its files are missing or damaged"
             )
         return rows
 
-    def _place(self, number: int) -> dict[str, int]:
-        """The location of a data or video file."""
-        size = self.info.get("chunks_size", layout.CHUNK)
-        return layout.place_of_episode(number, size) if self.version == V21 else layout.place(number, size)
-
     def _recover(self) -> list[EpisodeRow]:
-        """The episodes in data/ of a recording that was cut; from the first that is not whole, they have a fault."""
-        rows, used, frames, fault = dict[int, EpisodeRow](), Counter[str](), 0, ""
-        file = self._file("data_path", self._place(0))
+        """The whole episodes of a recording that was cut, and those after them, which have a fault."""
+        rows, end, path, fault = list[EpisodeRow](), self.info["total_episodes"], self.path("data"), ""
+        cameras = {key: self._recorded_frames(key) for key in self.video_keys}
         for path in storage.glob("data/*/*.parquet", self.root):
             file = path[len(self.root.rstrip("/")) + 1 :]
             try:
                 with storage.open_read(path) as opened:
-                    table = open_data_file(opened, self.info["features"]).read(columns=_NUMBERS, use_threads=False)
-                numbers = np.stack([table[name].to_numpy() for name in _NUMBERS])
+                    table = self.open_data(opened).read(columns=["episode_index"], use_threads=False)
+                counts = np.unique(table["episode_index"].to_numpy(), return_counts=True)
+                for index, length in np.stack(counts, axis=1).tolist():
+                    frames = {key: [*itertools.islice(camera, length)] for key, camera in cameras.items()}
+                    if index != len(rows) or any(own[0].file != own[-1].file for own in frames.values()):
+                        raise ValueError(f"episode {index} does not continue the one before, or is in two videos")
+                    rows.append(EpisodeRow(index, length, file, {key: own[0] for key, own in frames.items()}, {}))
             except UNREADABLE as error:
-                fault = fault or f"{path} is damaged: {shorten(error)}"
-                continue
-            starts = np.flatnonzero(np.diff(numbers[0], prepend=-1))
-            for own in np.split(numbers, starts, axis=1)[1:]:
-                index, steps, videos = int(own[0, 0]), np.arange(own.shape[1]), dict[str, EpisodeVideo]()
-                if not fault and not (own == [steps * 0 + len(rows), steps, frames + steps]).all():
-                    fault = f"{path}: episode {index} is not whole"
-                try:
-                    if not fault:
-                        videos = {key: self._find_video(key, index, len(steps), used) for key in self.video_keys}
-                except ValueError as error:
-                    fault = str(error)
-                used.update({video.file: len(steps) for video in videos.values()})
-                rows[index] = EpisodeRow(index, len(steps), file, videos, {}, fault=fault)
-                frames += len(steps)
-        for index in set(range(self.info["total_episodes"])) - set(rows):
-            why = fault or f"info.json counts episode {index}, but data/ does not have it"
-            rows[index] = EpisodeRow(index, 0, file, {}, {}, fault=why)
-        if all(row.fault for row in rows.values()):
-            raise UsageError(f"{self.root}: the recording was cut and has no whole episode: {fault or 'no data'}")
-        return [rows[index] for index in sorted(rows)]
-
-    def _find_video(self, key: str, index: int, length: int, used: Mapping[str, int]) -> EpisodeVideo:
-        """The next frames of a camera. Raises ValueError if they are missing."""
-        with needs("lerobot", "reading videos needs PyAV"):
-            import av
-
-        for number in itertools.count(index if self.version == V21 else 0):
-            file = self._file("video_path", {**self._place(number), "video_key": key})
-            try:
-                video = Video.probe(self.path(file))
-            except (OSError, ValueError, av.FFmpegError) as error:
-                raise ValueError(f"its frames are not in {self.path(file)}: {shorten(error)}") from None
-            if (left := len(video) - used.get(file, 0)) > 0:
+                end, fault = max(end, len(rows) + 1), f"{path}: {shorten(error, 400)}"
                 break
-        if left < length:
-            raise ValueError(f"{self.path(file)} has {left} of its {length} frames")
-        return EpisodeVideo(file, float(video.times[len(video) - left]))
+        fault = fault or f"{path} ends before it"
+        if not rows:
+            raise UsageError(f"{self.root}: the recording was cut and has no whole episode; {fault}")
+        return rows + [EpisodeRow(index, 0, rows[-1].file, {}, {}, fault=fault) for index in range(len(rows), end)]
+
+    def _recorded_frames(self, key: str) -> Iterator[EpisodeVideo]:
+        """The frames of a camera, in order. Raises ValueError at a video that cannot be read."""
+        for number in itertools.count():
+            file = self._file(
+                "video_path", {**layout.place(number), **layout.place_of_episode(number), "video_key": key}
+            )
+            try:
+                times = Video.probe(self.path(file)).times.tolist()
+            except (EOFError, RuntimeError, *UNREADABLE) as error:
+                raise ValueError(f"{self.path(file)} cannot be read: {shorten(error)}") from None
+            yield from (EpisodeVideo(file, time) for time in times)
+
+    def open_data(self, file: Any) -> Any:
+        """Opens a data file as `verified_parquet`; of a recording that was cut, its complete row groups."""
+        import pyarrow as pa
+
+        try:
+            return verified_parquet(file)
+        except UNREADABLE:
+            if self.episodes_in_meta is not None:  # another program may write its columns in another order
+                raise
+            file.seek(0)
+        types, sizes = dict[str, pa.DataType](), list[int]()
+        for name, about in self.info["features"].items():  # the order and the types of LeRobot
+            if about["dtype"] == "image":
+                types[name] = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+                sizes += [1, 1]
+            elif about["dtype"] != "video":
+                types[name] = pa.type_for_alias(about["dtype"])
+                for _ in about["shape"] if about["shape"] != [1] else ():
+                    types[name] = pa.list_(types[name])
+                sizes.append(max(1, math.prod(about["shape"])))
+        return verified_parquet(io.BytesIO(restore_footer(file.read(), pa.schema(types.items()), sizes)))
 
     def _episodes_v3(self) -> list[EpisodeRow]:
         def read(path: str) -> Any:
@@ -317,30 +313,6 @@ class Meta:
         files = sorted({video.file for row in self.episodes for video in row.videos.values()})
         sizes = storage.at_once(_size, [self.path(file) for file in files], self.root)
         return hashlib.sha256(json.dumps([*content, files, sizes], default=str).encode()).hexdigest()
-
-
-def open_data_file(file: Any, features: Mapping[str, Any] | None) -> Any:
-    """Opens a data file as `verified_parquet`, also without a footer if the features of `info.json` are given."""
-    import pyarrow as pa
-
-    try:
-        return verified_parquet(file)
-    except UNREADABLE:
-        if features is None:
-            raise
-    types, sizes = dict[str, pa.DataType](), list[int]()
-    for name, about in features.items():  # the order and the types of LeRobot
-        if about["dtype"] == "image":
-            types[name] = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
-            sizes += [1, 1]
-        elif about["dtype"] != "video":
-            text = about["dtype"] == "string"
-            types[name] = pa.string() if text else pa.from_numpy_dtype(np.dtype(about["dtype"]))
-            for _ in about["shape"] if about["shape"] != [1] else ():
-                types[name] = pa.list_(types[name])
-            sizes.append(math.prod(about["shape"]))
-    file.seek(0)
-    return verified_parquet(io.BytesIO(restore_footer(file.read(), pa.schema(types.items()), sizes)))
 
 
 def _size(path: str) -> int | None:

@@ -149,14 +149,13 @@ def _shards(meta: Meta) -> tuple[list[Shard], tuple[Violation, ...]]:
 def _ranges(meta: Meta) -> dict[str, tuple[int, int]]:
     """The first episode and the end of each split in info.json."""
     ranges: dict[str, tuple[int, int]] = {}
-    for name, text in (meta.info.get("splits") or {"train": f"0:{len(meta.episodes)}"}).items():
+    splits = meta.info.get("splits") if meta.episodes_in_meta is not None else None  # LeRobot records one
+    for name, text in (splits or {"train": f"0:{len(meta.episodes)}"}).items():
         naming.check_name(name, f"{meta.path(layout.INFO)}: a split")
         match = re.fullmatch(r"(\d{1,18}):(\d{1,18})", text)
         if match is None:
             raise UsageError(f"{meta.path(layout.INFO)}: the split {name} is {shorten(text)}, expected FIRST:END")
         ranges[name] = int(match[1]), int(match[2])
-        if meta.episodes_in_meta is None and ranges[name][1] == meta.info["total_episodes"]:
-            ranges[name] = ranges[name][0], len(meta.episodes)
     return ranges
 
 
