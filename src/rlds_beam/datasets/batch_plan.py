@@ -78,10 +78,8 @@ def plan_batches(
     if relative_actions is not None:
         for dataset in datasets:
             _check_relative(relative_actions, dataset, windows)
-    fast = [path for path in windows if all(path in find_windows(dataset.fields) for dataset in datasets)]
-    endings = ("", SAMPLES, SAMPLE_TIMES)
-    signals = {path + ending: path for path in fast for ending in endings if path + ending in fields}
-    windows |= {name: windows[path] for name, path in signals.items()}
+    signals = [path for path in find_windows(fields) if path in windows]
+    windows |= {path + ending: windows[path] for path in signals for ending in (SAMPLES, SAMPLE_TIMES)}
     following = _next_observations(fields) if next_step else {}
     fields |= {name: fields[path] for name, path in following.items()}
     next_offsets = {name: windows.get(path, np.zeros(1, np.int64)) + 1 for name, path in following.items()}
@@ -92,17 +90,13 @@ def plan_batches(
             raise UsageError(
                 f"{needed} steps, but the rows of {dataset.name} are not: open a dataset of episodes with unit='steps'"
             )
-        times = [name for name in signals if name.endswith(SAMPLE_TIMES)]
-        if times and dataset.fps is None:
-            raise UsageError(f"{times[0]} of several steps needs the rate of {dataset.name}: choose other columns")
+        if signals and dataset.fps is None:
+            raise UsageError(f"windows of {signals[0]} need the rate of {dataset.name}: choose other columns")
     for path, field in fields.items():
         if field.holds_image_files and None in field.shape[:-3]:
             raise UsageError(f"{path} has a different number of images in each row: choose other columns")
         if size and f"{path}{INTRINSICS}" in fields:
-            raise UsageError(
-                f"image_size moves the pixels of {path}, but does not change {path}{INTRINSICS}: choose other columns, "
-                "or resize with the connector ResizeImages"
-            )
+            raise UsageError(f"image_size does not change {path}{INTRINSICS}: leave it out, or use ResizeImages")
     parts = [(dataset, _keep(dataset.rows, last_step)) for dataset in datasets]
     plan = Plan(
         tuple(len(dataset.rows) if kept is None else len(kept) for dataset, kept in parts),
@@ -115,6 +109,7 @@ def plan_batches(
         ranks > 1 if drop_last is None else bool(drop_last),
         weights,
     )
+    signals += [name for name, path in following.items() if path in signals]
     content = Content(fields, {**windows, **next_offsets}, size, arrays, following, relative_actions, signals)
     return Batches(parts, content, plan, threads)
 

@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal, Self, TypedDict
 
 import numpy as np
-import numpy.typing as npt
 
 from rlds_beam.connectors.cleaning.relative_actions import RelativeActions
 from rlds_beam.connectors.fields import StepFields
@@ -45,9 +44,9 @@ class BatchOptions(TypedDict, total=False):
       history: the number of steps of a window that ends at the row, for all fields of the observation, or by field.
       chunk: the number of steps of a window that begins at the row, for all fields of the action, or by field.
         Windows do not leave their episode: its first or last step is repeated, which `<field>_is_pad` marks.
-        A signal that is faster than the steps (`imu` (k, C), with `imu_samples` and `imu_sample_times`) has no more
-        dimensions: the samples of W steps are (B, W * k, C), in order of time, with zeros behind the last;
-        `imu_samples` (B,) counts them, without those of padding; `imu_sample_times` (B, W * k) are relative to the row.
+        A signal that is faster than the steps (`imu` (k, C), if `imu_samples` and `imu_sample_times` are columns) has
+        its samples of W steps in order of time, (B, W * k, C), with zeros behind the last; `imu_samples` (B,) counts
+        them, without those of padding; `imu_sample_times` (B, W * k) are relative to the row.
       image_size: height and width to which images are resized (`pixels.decode_resized`); needs the extra `loading`.
       columns: the columns to read; None for all, or for those that all datasets of a mixture have.
       rank, ranks: this process, and how many share each global batch of `ranks * batch_size` rows.
@@ -103,7 +102,7 @@ class Content:
       arrays: the kind of the arrays.
       following: the fields of the next step: their names, and the fields that they are read from.
       relative: makes chunks of actions relative to the state of their row.
-      signals: the fast signals with a window, by their fields: samples, counts, and times.
+      signals: the fast signals with a window of steps.
     """
 
     fields: Mapping[str, Field]
@@ -112,7 +111,7 @@ class Content:
     arrays: Arrays
     following: Mapping[str, str] = dataclasses.field(default_factory=dict)
     relative: RelativeActions | None = None
-    signals: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    signals: Sequence[str] = ()
 
     def is_step(self, name: str) -> bool:
         """Whether a field with offsets is a single step instead of a window."""
@@ -269,7 +268,20 @@ class _Filling:
         for path, array in self._arrays.items():
             if array.dtype == object and self._content.fields.get(path, _NO_FIELD).holds_image_files:
                 self._arrays[path] = stack(array, path)
+        for path in self._content.signals:
+            self._join_samples(path)
         return self._arrays
+
+    def _join_samples(self, path: str) -> None:
+        """Joins the windows (B, W, k, ...) of a signal, and their times, to (B, W * k, ...), and adds up the counts."""
+        counts = self._arrays[path + SAMPLES] * ~self._arrays[path + IS_PAD]
+        total = self._arrays[path + SAMPLES] = counts.sum(axis=1, dtype=counts.dtype)
+        for name in (path, path + SAMPLE_TIMES):
+            windows = self._arrays[name]
+            rows, steps, size = windows.shape[:3]
+            joined = np.zeros((rows, steps * size, *windows.shape[3:]), windows.dtype)
+            joined[np.arange(steps * size) < total[:, None]] = windows[np.arange(size) < counts[..., None]]
+            self._arrays[name] = joined
 
     def decode(self, pool: ThreadPoolExecutor) -> None:
         """Starts to decode the images."""
@@ -314,27 +326,9 @@ class _Filling:
                     values = values & ends
                 if self._content.relative is not None and path == action_field(self._content.relative):
                     values = _relative(self._content.relative, dataset, rows, wanted, values)
-                if column_name in self._content.signals:
-                    values = self._join_samples(dataset, column_name, wanted, padding, values)
+                if column_name in [f"{signal}{SAMPLE_TIMES}" for signal in self._content.signals] and dataset.fps:
+                    values = values + (self._content.offsets[column_name] / dataset.fps)[:, None].astype(values.dtype)
                 self._put(path, values, slots)
-
-    def _join_samples(
-        self, dataset: Loadable, path: str, wanted: Indices, padding: npt.NDArray[np.bool_], windows: Array
-    ) -> Array:
-        """The samples of a fast signal in several steps, (B, W * k, ...), or their times, or counts, (B,)."""
-        name = self._content.signals[path] + SAMPLES
-        counts = np.asarray(dataset.rows.read(wanted.ravel(), [name])[name]).reshape(wanted.shape)
-        counts = np.where(padding, 0, counts)
-        if path == name:
-            total: Array = counts.sum(axis=1, dtype=windows.dtype)
-            return total
-        if path.endswith(SAMPLE_TIMES) and dataset.fps is not None:  # checked by `plan_batches`
-            windows = windows + (self._content.offsets[path] / dataset.fps).astype(windows.dtype)[:, None]
-        rows, steps, size = windows.shape[:3]
-        joined = np.zeros((rows, steps * size, *windows.shape[3:]), windows.dtype)
-        inside = np.arange(steps * size) < counts.sum(axis=1)[:, None]
-        joined[inside] = windows[np.arange(size) < counts[:, :, None]]
-        return joined
 
     def _put(self, path: str, values: Array, slots: Indices) -> None:
         if len(slots) == self._rows:

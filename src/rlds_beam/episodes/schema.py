@@ -143,10 +143,7 @@ class Field:
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """What is known of each value of a step, along the last axis if they have names there.
-
-        A name such as `delta_x` also says that a value is a difference.
-        """
+        """What is known of each value, along the last axis if it has names: `delta_x` says that it is a difference."""
         values = (self.representation or Representation()).split(len(self.names) or self.known_size, self.path)
         if len(self.names) != len(values):
             return values

@@ -106,6 +106,12 @@ def test_fields_are_renamed_and_added():
     calibrated = episode.replace(metadata={f"episode_metadata/camera/a_{part}": 1.0 for part in parts})
     (renamed,) = edited(RenameFields({"camera/a": "observation/front"}), calibrated)
     assert [*renamed.metadata] == [f"episode_metadata/observation/front_{part}" for part in parts]
+    (renamed,) = edited(RenameFields({"camera": "view", "episode_metadata/camera/a_extrinsics": "pose"}), calibrated)
+    assert [*renamed.metadata] == [
+        "episode_metadata/view/a_intrinsics",
+        "pose",
+        "episode_metadata/view/a_extrinsics_base",
+    ]
     counted = episode.with_columns({"observation/n_samples": np.arange(3)})  # counts, but of no window
     assert edited(SubsampleSteps(1), counted)[0].steps.keys() == counted.steps.keys()
     (resampled,) = edited(Resample(5, recorded_fps=10, last_action="real"), counted)

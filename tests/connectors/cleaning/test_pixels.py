@@ -178,12 +178,14 @@ def test_only_fields_that_look_like_images_are_rotated_unless_named():
         "observation/pose": np.arange(48.0).reshape(3, 4, 4),
         "observation/depth": np.arange(18, dtype=np.uint16).reshape(3, 2, 3),
         "observation/features": np.zeros((3, 2, 2, 5), np.float32),
+        "observation/depth_extrinsics": np.arange(48.0).reshape(3, 4, 4),
     }
     episode = with_images(random_pixels((4, 6, 3))).with_columns(others)
     (made,) = edited(c.RotateImages(90), episode)
     shapes = {path: made.steps[path].shape[1:] for path in others}
-    assert shapes == {"observation/pose": (4, 4), "observation/depth": (3, 2), "observation/features": (2, 2, 5)}
-    np.testing.assert_array_equal(made.steps["observation/pose"], others["observation/pose"])
+    assert [*shapes.values()] == [(4, 4), (3, 2), (2, 2, 5), (4, 4)]
+    for path in ("observation/pose", "observation/depth_extrinsics"):
+        np.testing.assert_array_equal(made.steps[path], others[path])
     assert made.steps[IMAGE].shape == (3, 6, 4, 3)
     (made,) = edited(c.RotateImages(90, fields=["observation/pose"]), episode)
     np.testing.assert_array_equal(made.steps["observation/pose"], np.rot90(others["observation/pose"], 1, axes=(1, 2)))
@@ -230,5 +232,5 @@ def test_a_camera_matrix_of_another_shape_is_refused() -> None:
     pixels = np.zeros((3, 80, 100, 3), np.uint8)
     columns = {IMAGE: pixels, f"{IMAGE}_intrinsics": np.ones((3, 4), np.float32)}
     episode = make_episode(3, observation={"s": 2}).with_columns(columns)
-    with pytest.raises(UsageError, match=f"{IMAGE}_intrinsics is no camera matrix: float32 .*expected floats"):
+    with pytest.raises(UsageError, match=f"{IMAGE}_intrinsics is float32 .*expected floats"):
         edited(c.RotateImages(180), episode)

@@ -115,18 +115,16 @@ def test_times_that_descend_or_are_missing(tmp_path: Path) -> None:
         del root["stamps"]
     fits, descends, lacks = read(tmp_path)
     assert not fits.faults
-    assert "times are not ascending" in str(descends.faults[0]) and "has no stamps" in str(lacks.faults[0])
+    assert "times are not ascending" in str(descends.faults[0]) and "has no times/stamps" in str(lacks.faults[0])
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("fields: {action: {from: a, window: 3}}", "times and window go together"),
-        ("fields: {action: {from: a, window: 3, times: t}}", "window needs the times of the steps"),
-        (
-            "times: t\nends: [e]\nfields: {action: {from: a, window: 3, times: t}}",
-            "window needs the times of the steps",
-        ),
+        ("fields: {action: {from: a, window: 3}}", "action: window needs times, also of the steps"),
+        ("fields: {action: {from: a, window: 3, times: t}}", "window needs times, also of the steps"),
+        ("times: t\nfields: {action: {from: a, times: t}}", "window needs times"),
+        ("times: t\nends: [e]\nfields: {action: {from: a, window: 3, times: t}}", "a file or group for each episode"),
     ],
 )
 def test_windows_that_no_profile_can_have(text: str, said: str) -> None:

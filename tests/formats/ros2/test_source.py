@@ -339,6 +339,8 @@ def test_a_calibration_that_changes_within_an_episode_rejects_it(tmp_path: Path)
     assert "camera_info) changes within the episode: map it to a step field" in str(episode.faults[0])
     (episode,) = read(tmp_path / "a", mapping.replace(path, "observation/image_intrinsics"))
     assert np.asarray(episode.steps["observation/image_intrinsics"])[:, 0].tolist() == [90.0] * 4 + [91.0] * 2
+    with pytest.raises(UsageError, match="JointState has no field transforms"):
+        opened(tmp_path / "a", f"{MAPPING}  episode_metadata/pose: {{topic: /leader, frame: camera}}\n")
 
 
 WINDOW = "{topic: /imu, field: linear_acceleration, window: 200}"

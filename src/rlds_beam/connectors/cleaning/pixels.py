@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Sequence
+from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -25,8 +25,8 @@ from rlds_beam.text import did_you_mean
 from rlds_beam.typing import Array
 
 Fit = Literal["stretch", "pad", "crop"]
-INTRINSICS = "_intrinsics"
-"""The ending of the field with the camera matrix of an image field."""
+Places: TypeAlias = tuple[Sequence[int], Sequence[int]]  # (top, left, height, width) before and after
+INTRINSICS = "_intrinsics"  # the ending of the field with the camera matrix of an image field
 
 
 class _ImageEditor(EpisodeConnector):
@@ -43,34 +43,29 @@ class _ImageEditor(EpisodeConnector):
         names: str | Sequence[str] = (fields.obs,) if self.fields is None else self.fields
         edited: dict[str, Column] = {}
         for name in (names,) if isinstance(names, str) else names:
-            paths = [path for path in all_below(episode.steps, name) if not path.endswith(INTRINSICS)]
+            paths = [p for p in all_below(episode.steps, name) if not p.endswith((INTRINSICS, "_extrinsics"))]
             columns = {path: episode.steps[path] for path in paths}
             columns = {path: c for path, c in columns.items() if self.takes(path, c, named=path == name)}
             if not columns:
                 near = did_you_mean(name, [*episode.steps])
                 raise UsageError(f"{type(self).__name__}: there is no image field {name}{near}")
             edited |= {path: self.change(path, column) for path, column in columns.items() if path not in edited}
-        moved = episode.with_columns(edited | self._calibrate(episode.steps, episode, edited))
-        metadata = self._calibrate(episode.metadata, episode, edited)
-        return moved.replace(metadata={**episode.metadata, **metadata}) if metadata else moved
+        steps: dict[str, Any] = {**episode.steps, **edited}
+        metadata: dict[str, Any] = {**episode.metadata}
+        for path in [path for path, images in edited.items() if images is not episode.steps[path]]:
+            for values, camera in ((steps, path + INTRINSICS), (metadata, f"episode_metadata/{path}{INTRINSICS}")):
+                if camera in values:
+                    values[camera] = self._move_matrix(camera, values[camera], episode.steps[path])
+        return episode.replace(steps=steps, metadata=metadata)
 
-    def _calibrate(self, values: Mapping[str, Any], episode: Episode, edited: Mapping[str, Column]) -> dict[str, Any]:
-        """The camera matrices among `values`, of images whose pixels have moved."""
-        matrices: dict[str, Any] = {}
-        for path, value in values.items():
-            image = path.removeprefix("episode_metadata/").removesuffix(INTRINSICS)
-            if not path.endswith(INTRINSICS) or image not in edited or edited[image] is episode.steps[image]:
-                continue
-            known = np.asarray(value)
-            matrix = known.reshape(*known.shape[:-1], 3, 3) if known.shape[-1:] == (9,) else known  # as in CameraInfo
-            if matrix.shape[-2:] != (3, 3) or matrix.dtype.kind != "f":
-                said = f"{matrix.dtype} {matrix.shape}"
-                raise UsageError(f"{type(self).__name__}: {path} is no camera matrix: {said}, expected floats (3, 3)")
-            height, width = _shape(episode.steps[image])[:2]
-            if height is None or width is None:
-                raise UsageError(f"{type(self).__name__}: {path} depends on the size of {image}, which may vary")
-            matrices[path] = (self.move(height, width) @ matrix).astype(known.dtype).reshape(known.shape)
-        return matrices
+    def _move_matrix(self, path: str, value: Any, images: Column) -> Array:
+        """The camera matrix of edited images, or one of each step, given those of the images before."""
+        known, (height, width, *_) = np.asarray(value), _shape(images)
+        matrix = known.reshape(*known.shape[:-1], 3, 3) if known.shape[-1:] == (9,) else known  # as in CameraInfo
+        if matrix.shape[-2:] != (3, 3) or matrix.dtype.kind != "f" or height is None or width is None:
+            said = f"{matrix.dtype} {matrix.shape} for images of {height} x {width} pixels"
+            raise UsageError(f"{type(self).__name__}: {path} is {said}, expected floats (3, 3) for images of one size")
+        return np.asarray(self.move(height, width) @ matrix, known.dtype).reshape(known.shape)
 
     def move(self, height: int, width: int) -> Array:
         """The matrix [3, 3] by which the pixels (x, y, 1) of edited images move, which had this size."""
@@ -162,12 +157,11 @@ class ResizeImages(_ImageEditor):
         return height, width
 
     def move(self, height: int, width: int) -> Array:
-        top, left, tall, wide = self.crop or (0, 0, height, width)
-        part, place = _place(tall, wide, *self._size(height, width), self.fit)
-        scale = np.array([place.width / part.width, place.height / part.height])
-        moved = np.diag([*scale, 1.0])
-        moved[:2, 2] = (0.5 - np.array([left + part.left, top + part.top])) * scale - 0.5 + [place.left, place.top]
-        return moved
+        (top, left, tall, wide), place = _place(height, width, *self._size(height, width), self.fit, self.crop)
+        above, before, high, broad = place
+        x, y = broad / wide, high / tall
+        right, down = (0.5 - left) * x - 0.5 + before, (0.5 - top) * y - 0.5 + above
+        return np.array([[x, 0, right], [0, y, down], [0, 0, 1.0]])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,43 +246,32 @@ def _shape(column: Column) -> tuple[int | None, ...]:
     return column.shape if isinstance(column, EncodedImages) else column.shape[1:]
 
 
-class _Box(NamedTuple):
-    """A part of an image, in pixels."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-
-def _place(rows: int, columns: int, height: int, width: int, fit: Fit) -> tuple[_Box, _Box]:
-    """The part of an image of `rows` and `columns` that is resized, and its place in the result."""
-    whole, result = _Box(0, 0, rows, columns), _Box(0, 0, height, width)
+def _place(rows: int, columns: int, height: int, width: int, fit: Fit, crop: Sequence[int] | None) -> Places:
+    """The part of an image that is resized, and its place in the result."""
+    top, left, rows, columns = crop or (0, 0, rows, columns)
+    part, place = (top, left, rows, columns), (0, 0, height, width)
     if fit == "crop":
         scale = min(rows / height, columns / width)
         tall, wide = max(1, round(height * scale)), max(1, round(width * scale))
-        return _Box((rows - tall) // 2, (columns - wide) // 2, tall, wide), result
+        part = top + (rows - tall) // 2, left + (columns - wide) // 2, tall, wide
     if fit == "pad":
         scale = max(rows / height, columns / width)
         tall, wide = max(1, int(rows / scale)), max(1, int(columns / scale))
-        return whole, _Box((height - tall) // 2, (width - wide) // 2, tall, wide)
-    return whole, result
+        place = (height - tall) // 2, (width - wide) // 2, tall, wide
+    return part, place
 
 
 def _resize(images: Array, *, height: int, width: int, fit: Fit, depth: bool, crop: Sequence[int] | None) -> Array:
-    if crop is not None:
-        top, left, tall, wide = crop
-        images = images[:, top : top + tall, left : left + wide]
-    rows, columns = images.shape[1:3]
-    if (rows, columns) == (height, width):
+    (top, left, tall, wide), place = _place(images.shape[1], images.shape[2], height, width, fit, crop)
+    above, before, high, broad = place
+    images = images[:, top : top + tall, left : left + wide]
+    if images.shape[1:3] == (height, width):
         return images
-    part, place = _place(rows, columns, height, width, fit)
-    images = images[:, part.top : part.top + part.height, part.left : part.left + part.width]
-    resized = (resize_depth if depth else resize_colors)(images, place.height, place.width)
-    if place[2:] == (height, width):
+    resized = (resize_depth if depth else resize_colors)(images, high, broad)
+    if (high, broad) == (height, width):
         return resized
     padded = np.zeros((len(images), height, width, images.shape[-1]), images.dtype)
-    padded[:, place.top : place.top + place.height, place.left : place.left + place.width] = resized
+    padded[:, above : above + high, before : before + broad] = resized
     return padded
 
 

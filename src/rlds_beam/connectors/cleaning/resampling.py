@@ -241,28 +241,23 @@ class Resample(EpisodeConnector, reads_images=False):
         return episode.replace(steps=steps)
 
     def _join_windows(self, episode: Episode, line: _Timeline | None) -> dict[str, Any]:
-        """The windows of faster signals: a new step has the samples of all steps since the one before.
-
-        Args:
-          line: the new steps; None if they are the old ones, with room for as many samples as others have.
-        """
+        """The windows of faster signals: a new step has the samples of all steps since the one before."""
         joined: dict[str, Any] = {}
         for path in find_windows(episode.steps):
             if self.fps is None or self.times is not None:
                 raise UsageError(f"Resample: the windows of {path} can be joined with fps, without times")
             counts, most = np.asarray(episode.steps[f"{path}{SAMPLES}"]), np.asarray(episode.steps[path]).shape[1]
-            shown, old, new = np.arange(len(counts)), np.zeros(len(counts)), np.zeros(len(counts))
-            if line is not None:
-                shown, old, new = line.shown, line.edges[: len(counts)], line.times
-            ends = np.append(0, np.cumsum(counts))[shown + 1]
-            numbers = np.diff(ends, prepend=0)
             size = most * max(1, math.ceil((self.recorded_fps or 0) / self.fps - 1e-6))
+            numbers, shift = counts, np.zeros(counts.sum())  # if the steps stay
+            if line is not None:
+                numbers = np.diff(np.cumsum(counts)[line.shown], prepend=0).astype(counts.dtype)
+                old = np.repeat(line.edges[: len(counts)], counts)[: numbers.sum()]
+                shift = old - np.repeat(line.times, numbers)
             inside, place = np.arange(most) < counts[:, None], np.arange(size) < numbers[:, None]
-            shift = np.repeat(old, counts)[: ends[-1]] - np.repeat(new, numbers)
             for name, change in ((path, 0), (f"{path}{SAMPLE_TIMES}", shift)):
                 column = np.asarray(episode.steps[name])
-                joined[name] = np.zeros((len(shown), size, *column.shape[2:]), column.dtype)
-                joined[name][place] = column[inside][: ends[-1]] + change  # later samples would be from the future
+                joined[name] = np.zeros((len(numbers), size, *column.shape[2:]), column.dtype)
+                joined[name][place] = column[inside][: len(shift)] + change  # later samples would be from the future
             joined[f"{path}{SAMPLES}"] = numbers
         return joined
 

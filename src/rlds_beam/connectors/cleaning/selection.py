@@ -146,11 +146,8 @@ class DropFields(EpisodeConnector):
         )
 
 
-_COMPANION = re.compile(
-    "(?P<group>episode_metadata/)?(?P<field>.+)(?P<ending>_(?:intrinsics|distortion|distortion_model|frame_id|extrinsics"
-    "|extrinsics_base|samples|sample_times))"
-)
-"""A field that belongs to another: a part of a camera's calibration, or of the windows of a fast signal."""
+_COMPANION = re.compile("(/.+)?_(intrinsics|distortion(_model)?|frame_id|extrinsics(_base)?|samples|sample_times)")
+"""Ends the name of a field that belongs to another: to a camera by its calibration, or to a fast signal."""
 
 
 def find_windows(steps: Collection[str]) -> list[str]:
@@ -164,11 +161,11 @@ class RenameFields(EpisodeConnector):
 
         fields={observation/image_0: observation/front, observation/qpos: observation/state}
 
-    The calibration of a camera keeps the name of its images: `episode_metadata/observation/image_0_intrinsics` becomes
-    `episode_metadata/observation/front_intrinsics`. So do the samples of a window: `observation/imu_samples`.
+    The calibration of a camera (`episode_metadata/observation/image_0_intrinsics`), and the counts and times of the
+    windows of a signal (`observation/imu_samples`) follow.
 
     Attributes:
-      fields: old path -> new path.
+      fields: old path -> new path. Of several that fit, the longest counts.
     """
 
     fields: Mapping[str, str]
@@ -183,11 +180,11 @@ class RenameFields(EpisodeConnector):
         return episode.replace(steps=steps, metadata=metadata)
 
     def _rename(self, path: str) -> str:
-        for old, new in self.fields.items():
-            if below(path, old):
-                return new + path[len(old) :]
-        part = _COMPANION.fullmatch(path)
-        return f"{part['group'] or ''}{self._rename(part['field'])}{part['ending']}" if part else path
+        for old in sorted(self.fields, key=len, reverse=True):
+            for name in (path, path.removeprefix("episode_metadata/")):
+                if below(path, old) or (name.startswith(old) and _COMPANION.fullmatch(name[len(old) :])):
+                    return path.removesuffix(name) + self.fields[old] + name[len(old) :]
+        return path
 
 
 @dataclasses.dataclass(frozen=True)

@@ -360,7 +360,9 @@ def field_from_json(content: Any, where: str) -> Field:
 
 
 def window_fields(sample: Field, size: int) -> tuple[Field, ...]:
-    """The fields of a window: up to `size` samples, (size, ...), with zeros behind the last; their number and times."""
+    """The fields of a window of up to `size` samples, of their number, and of their times; the sample's if 0."""
+    if not size:
+        return (sample,)
     path = sample.path
     samples = number_field(path, sample.dtype, (size, *sample.closed_shape)).with_names(sample.names)
     times = number_field(f"{path}{SAMPLE_TIMES}", "float32", (size,))

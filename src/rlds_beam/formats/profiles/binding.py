@@ -60,7 +60,6 @@ class Bound(NamedTuple):
       rule: the rule of the profile.
       parts: the arrays that are joined; usually one.
       is_pixels: whether rows are frames of pixels.
-      times: the array with the times of a window's samples.
       final: the arrays whose last rows are the value of the last step; None if there are none.
     """
 
@@ -69,13 +68,7 @@ class Bound(NamedTuple):
     rule: FieldRule
     parts: tuple[str, ...]
     is_pixels: bool = False
-    times: str = ""
     final: tuple[str, ...] | None = None
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """The fields of the schema: also the number and the times of a window's samples."""
-        return window_fields(self.field, self.rule.window) if self.rule.window else (self.field,)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +165,7 @@ def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
 
 def _with_defaults(bound: Iterable[Bound], where: str, notes: list[str]) -> dict[str, Field]:
     """The fields by path, and those of RLDS that the files lack; adds a note if there is no reward."""
-    steps = by_path((field for binding in bound for field in binding.fields), where)
+    steps = by_path((field for one in bound for field in window_fields(one.field, one.rule.window)), where)
     if "reward" not in steps:
         notes.append(NO_REWARD)
     defaults = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
@@ -198,11 +191,10 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
             path = _fill(pattern, wildcards)
             path = path.replace(profile.strip, "") if profile.strip else path
             why = _unusable(leaf)
+            is_free = rule.window or path in _ROLES
             if rule.wild and path in _ROLES:
                 why = "has the name of another field"
-            elif (
-                not (why or rule.window) and path not in _ROLES and len(range(leaf.shape[0])[rule.rows]) not in fitting
-            ):
+            elif not (why or is_free) and len(range(leaf.shape[0])[rule.rows]) not in fitting:
                 why = f"has {leaf.shape[0]} rows, not {fitting[0]}" if rule.may_lack else ""
             if why and rule.may_lack:
                 notes.append(f"{name} {why}: left out")
@@ -222,8 +214,7 @@ def _bind_fields(profile: Profile, first: Container, raw_images: str, notes: lis
             if group is not None and not rule.window:
                 final = tuple(profile.final[group] + part[len(group) :] for part in parts)
                 final = final if all(part in first.leaves for part in final) else None
-            times = _fill(rule.times, wildcards)
-            bound.append(Bound(as_images(field, raw_images), name, rule, parts, is_pixels, times, final))
+            bound.append(Bound(as_images(field, raw_images), name, rule, parts, is_pixels, final))
     roots = {binding.field.path.split("/")[0] for binding in bound}
     if "observation" not in roots or ("action" not in roots and not profile.episode_ends):
         lacking = "action" if "observation" in roots else "observation"

@@ -241,10 +241,8 @@ def read_episode(layout: Layout, container: Container, name: str) -> Arrays:
             if binding.final is not None:
                 rows = np.concatenate([rows, _rows(binding, container, binding.final, slice(-1, None))])
             arrays[_STEPS + binding.field.path] = rows
-        if binding.times in leaves:
-            arrays[_TIMES + binding.field.path] = container.read(binding.times)
-    if profile.times in leaves:
-        arrays[_TIMES] = container.read(profile.times)
+    times = {profile.times, *(binding.rule.times for binding in layout.bound)}
+    arrays |= {_TIMES + dataset: container.read(dataset) for dataset in sorted(times & leaves.keys())}
     arrays[_TERMINAL] = _terminal(profile, container)
     flags = [] if profile.per_file else [_read_flags(container, name) for name in profile.ends if name in leaves]
     ended = container.ended if profile.per_file else not profile.ends
@@ -314,16 +312,12 @@ class ProfileDecoder(ArrayDecoder):
         place, profile, bound = arrays[_WHERE][0].decode("utf-8", "replace"), self.layout.profile, self.layout.bound
         steps: dict[str, Column] = {}
         for binding in bound:
-            column, path, size = _column(binding, arrays, place), binding.field.path, binding.rule.window
-            if size:
-                places = {_TIMES + path: binding.times, _TIMES: profile.times}
-                for name, dataset in places.items():
-                    if name not in arrays:
-                        raise BadEpisode(Violation("missing_field", f"{place} has no {dataset}", path))
-                samples, times = (read_times(arrays[name], profile.time_unit, place) for name in places)
+            column = _column(binding, arrays, place)
+            steps[binding.field.path] = column
+            if size := binding.rule.window:
+                datasets, unit = (binding.rule.times, profile.times), profile.time_unit
+                samples, times = (_read_times(arrays[_TIMES + name], unit, place) for name in datasets)
                 steps |= cut_windows(binding.field, size, samples, times, np.asarray(column).__getitem__)
-            else:
-                steps[path] = column
         rows = self._count_rows(steps, place)
         if "reward" not in steps:
             steps["reward"] = np.zeros(rows, np.float32)
@@ -356,16 +350,15 @@ class ProfileDecoder(ArrayDecoder):
 
     def _count_rows(self, steps: Mapping[str, Column], place: str) -> int:
         """The rows of the action. Raises BadEpisode if others differ; observations may have the last one as well."""
-        bound = {field.path: binding for binding in self.layout.bound for field in binding.fields}
+        bound = {binding.field.path: binding for binding in self.layout.bound}
         path = next(filter(of_action, steps), next(iter(steps)))
         rows = len(steps[path])
-        for other, column in steps.items():
-            has_final = bound[other].final is not None and rows > 0
+        for other, binding in bound.items():
+            has_final = binding.final is not None and rows > 0
             more = 1 if has_final or self.layout.profile.last_step == RECORDED else 0
-            if not rows + has_final <= len(column) <= rows + more:
-                name = self.layout.profile.times if bound[other].rule.window else bound[other].name
-                detail = f"{place}: {name} has {len(column)} rows, but {bound[path].name} has {rows}"
-                raise _misfit(detail, other)
+            count = len(steps[other])
+            if not rows + has_final <= count <= rows + more:
+                raise _misfit(f"{place}: {binding.name} has {count} rows, but {bound[path].name} has {rows}", other)
         return rows
 
     def _metadata(self, arrays: Arrays, place: str) -> dict[str, Any]:
@@ -380,14 +373,13 @@ class ProfileDecoder(ArrayDecoder):
         return metadata
 
 
-def read_times(times: Array, unit: str, place: str) -> Array:
+def _read_times(times: Array, unit: str, place: str) -> Array:
     """Times as int64 nanoseconds. Raises ValueError if they are not ascending numbers."""
     scale = _NANOSECONDS[unit]
     exact = np.round(times.astype(np.float64) * scale) if times.dtype.kind == "f" else times.astype(np.int64) * scale
     if not np.isfinite(exact).all() or (np.diff(exact) < 0).any():
         raise ValueError(f"{place}: the times are not ascending")
-    nanoseconds: Array = exact.reshape(-1).astype(np.int64)
-    return nanoseconds
+    return np.asarray(exact, np.int64).reshape(-1)
 
 
 def _misfit(detail: str, path: str) -> BadEpisode:

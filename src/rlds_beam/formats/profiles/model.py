@@ -35,8 +35,6 @@ class FieldRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if _ROWS.fullmatch(self.source) is None:
             raise ValueError(f"{self.source} is no dataset; rows are given as in name[:-1]")
-        if bool(self.times) != bool(self.window):
-            raise ValueError("times and window go together")
         for pattern in (*self.names_if.values(), *self.absolute_if.values()):
             try:
                 re.compile(pattern)
@@ -119,8 +117,9 @@ class Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for path, rule in self.fields.items():
             if path.count("*") != rule.source.count("*"):
                 raise ValueError(f"{path} and {rule.source} have different numbers of *")
-        if any(rule.window for rule in self.fields.values()) and (self.has_several or not self.times):
-            raise ValueError("window needs the times of the steps (times), in episodes with their own file or group")
+            is_complete = rule.window and rule.times and self.times and not self.has_several
+            if (rule.window or rule.times) and not is_complete:
+                raise ValueError(f"{path}: window needs times, also of the steps, and a file or group for each episode")
         if not self.per_file and self.episodes.count("*") != 1:
             raise ValueError(f"episodes is {self.episodes}, expected file, or groups such as data/demo_*")
         if self.actions == TO_OBSERVATION and (self.final or self.last_step != "kept"):

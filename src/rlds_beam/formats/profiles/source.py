@@ -23,12 +23,7 @@ from rlds_beam.formats.arrays.array_episodes import (
 from rlds_beam.formats.format_options import ProfileOptions
 from rlds_beam.formats.profiles.binding import Layout, bind_layout, text_files
 from rlds_beam.formats.profiles.containers import HDF5, NPZ, Container, natural
-from rlds_beam.formats.profiles.episodes import (
-    ProfileDecoder,
-    ProfileFormat,
-    index_episodes,
-    open_container,
-)
+from rlds_beam.formats.profiles.episodes import ProfileDecoder, ProfileFormat, index_episodes, open_container
 from rlds_beam.formats.profiles.model import Profile, find_profile, shipped_profiles
 from rlds_beam.formats.profiles.zarr_store import ENDS, METADATA, open_store, store_root
 from rlds_beam.options import Options

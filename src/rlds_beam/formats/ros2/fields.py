@@ -14,7 +14,7 @@ import numpy as np
 
 from rlds_beam.episodes.schema import Field, text_field
 from rlds_beam.errors import UsageError
-from rlds_beam.formats.arrays.array_episodes import encode_frames, image_field, number_field, window_fields
+from rlds_beam.formats.arrays.array_episodes import encode_frames, image_field, number_field
 from rlds_beam.formats.ros2.mapping import TopicField
 from rlds_beam.formats.ros2.messages import BadMessage, MessageType, concatenate
 from rlds_beam.text import did_you_mean, shorten
@@ -22,7 +22,6 @@ from rlds_beam.typing import Array
 
 IMAGE, COMPRESSED = "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage"
 IMAGES = (IMAGE, COMPRESSED)
-_TRANSFORMS = "tf2_msgs/msg/TFMessage"
 
 _DEPTH_HEADER = 12
 """Bytes before the PNG of compressed_depth_image_transport: its format and two parameters of the quantization."""
@@ -135,13 +134,6 @@ class FieldReader:
             column = np.stack(values)
         return column if len(unique) == len(chosen) else column[inverse]
 
-    @property
-    def made(self) -> tuple[Field, ...]:
-        """The fields of the schema that it becomes: also those of a window's samples, and the base of a pose."""
-        if self.field.frame:
-            return self.schema, text_field(f"{self.schema.path}_base")
-        return window_fields(self.schema, self.field.window) if self.field.window else (self.schema,)
-
     def _image(self, data: bytes, kind: MessageType) -> bytes | Array:
         """An image as it was encoded, or pixels; pixels as a PNG or JPEG if the schema says so."""
         encoding, image = read_image(kind.decode(data), kind.name)
@@ -192,8 +184,7 @@ def field_reader(field: TopicField, kind: MessageType, first: bytes) -> FieldRea
       BadMessage: the message cannot be read.
     """
     if field.frame:
-        if kind.name != _TRANSFORMS:
-            raise UsageError(f"{field.path}: frame needs a topic of {_TRANSFORMS}, but {kind.topic} has {kind.name}")
+        kind.find("transforms[0].child_frame_id")  # raises UsageError if it is no TFMessage
         return FieldReader(field, number_field(field.path, "float64", (4, 4)))
     if not field.fields and kind.name in IMAGES:
         if field.dtype:
@@ -227,11 +218,7 @@ def field_reader(field: TopicField, kind: MessageType, first: bytes) -> FieldRea
 def find_pose(frame: str, transforms: Sequence[Any]) -> tuple[Array, str]:
     """The pose [4, 4] of a frame in the base of its tree, in meters, and the base's name: p is `pose @ [p, 1]` there.
 
-    Args:
-      transforms: decoded TransformStamped messages that do not change, as in /tf_static.
-
-    Raises:
-      BadMessage: no transform has this frame, or one changes.
+    The transforms are TransformStamped, as in /tf_static. Raises BadMessage if none has this frame, or one changes.
     """
     parents: dict[str, tuple[str, Array]] = {}
     for one in transforms:
@@ -246,8 +233,7 @@ def find_pose(frame: str, transforms: Sequence[Any]) -> tuple[Array, str]:
     if frame not in parents:
         raise BadMessage(f"no transform has the frame {frame}{did_you_mean(frame, parents)}")
     pose = np.eye(4)
-    for _ in parents:
-        if frame in parents:
-            frame, matrix = parents[frame]
-            pose = matrix @ pose
+    while frame in parents:
+        frame, matrix = parents.pop(frame)
+        pose = matrix @ pose
     return pose, frame

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from rlds_beam.text import aligned, count, format_size, printable, shorten
 _JOINTS, _TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
 _CAMERA = "sensor_msgs/msg/CameraInfo"
 _STATIC = "/tf_static"
+_STREAMS = ("", "image", "image_raw", "compressed", "compressedDepth", "camera_info")  # parts of topics
 _ACTION = re.compile(r"leader|master|command|cmd|action|target|goal|desired", re.IGNORECASE)
 _TASK = re.compile(r"task|instruction|prompt|language|goal", re.IGNORECASE)
 _VALUES = {
@@ -62,8 +63,7 @@ def proposal(paths: Sequence[str], where: str) -> str:
             facts = [_topic_facts(bag, topic) for _, topic in sorted(bag.topics.items())]
             there = [fact for fact in facts if fact.messages]
             fields = _fields(bag, there)
-            fields |= _calibration(bag, there, fields)
-            mapped = {field["topic"] for field in fields.values()}
+            mapped = {field["topic"] for path, field in fields.items() if not path.startswith(OF_EPISODE)}
             images = [fact for fact in there if fact.type in IMAGES]
             drivers = images or [fact for fact in there if fact.name in mapped]
             # the slowest camera, or the slowest topic of the fields; each of its messages becomes a step
@@ -97,6 +97,9 @@ def _fields(bag: Bag, facts: Sequence[TopicFacts]) -> dict[str, dict[str, Any]]:
     for fact in facts:
         path = "action" if _ACTION.search(fact.name) else f"observation/{_label(fact.name)}"
         about: dict[str, Any] = {"topic": fact.name}
+        if fact.type == _CAMERA:
+            fields |= _calibration(bag, fact.name, f"{OF_EPISODE}/observation/{_label(fact.name)}")
+            continue
         if fact.type in IMAGES:
             path = f"observation/{_label(fact.name)}"
         elif fact.type == _JOINTS:
@@ -116,25 +119,18 @@ def _fields(bag: Bag, facts: Sequence[TopicFacts]) -> dict[str, dict[str, Any]]:
     return fields
 
 
-def _calibration(bag: Bag, facts: Sequence[TopicFacts], fields: Collection[str]) -> dict[str, dict[str, Any]]:
-    """The proposed fields of the calibration of cameras: /camera/camera_info goes with /camera/image_raw."""
-    found: dict[str, dict[str, Any]] = {}
-    frames: set[str] = set()
+def _calibration(bag: Bag, camera: str, path: str) -> dict[str, dict[str, Any]]:
+    """The proposed fields of the calibration of a camera: /front/camera_info goes with /front/image_raw."""
+    info = _first(bag, camera)
+    values = {"intrinsics": "k", "distortion_model": "distortion_model", "frame_id": "header.frame_id"}
+    values |= {"distortion": "d"} if len(info.d) else {}
+    fields = {f"{path}_{part}": {"topic": camera, "field": value, "max_age_s": None} for part, value in values.items()}
     if _STATIC in bag.topics:
-        kind = message_type(bag.topics[_STATIC])
-        for _, _, data in bag.messages((_STATIC,)):
-            frames |= {one.child_frame_id for one in kind.decode(data).transforms}
-    for fact in facts:
-        image = f"observation/{_label(fact.name.removesuffix('/camera_info'))}"
-        if fact.type != _CAMERA or image not in fields:
-            continue
-        info = _first(bag, fact.name)
-        values = {"intrinsics": "k", "distortion_model": "distortion_model", "frame_id": "header.frame_id"}
-        for ending, value in (values | ({"distortion": "d"} if len(info.d) else {})).items():
-            found[f"{OF_EPISODE}/{image}_{ending}"] = {"topic": fact.name, "field": value, "max_age_s": None}
-        if info.header.frame_id in frames:
-            found[f"{OF_EPISODE}/{image}_extrinsics"] = {"topic": _STATIC, "frame": info.header.frame_id}
-    return found
+        kind, frame = message_type(bag.topics[_STATIC]), info.header.frame_id
+        sent = [kind.decode(data) for _, _, data in bag.messages((_STATIC,))]
+        if any(one.child_frame_id == frame for message in sent for one in message.transforms):
+            fields[f"{path}_extrinsics"] = {"topic": _STATIC, "frame": frame}
+    return fields
 
 
 def _card(bag: Bag, facts: Sequence[TopicFacts], driver: TopicFacts | None) -> list[str]:
@@ -199,7 +195,5 @@ def _first(bag: Bag, topic: str) -> Any:
 
 def _label(topic: str) -> str:
     """A field's name from that of a topic: `camera` for `/camera/image_raw/compressed`."""
-    parts = [
-        part for part in topic.split("/") if part not in ("", "image_raw", "compressed", "compressedDepth", "image")
-    ]
+    parts = [part for part in topic.split("/") if part not in _STREAMS]
     return re.sub(r"\W", "_", "_".join(parts)) or "image"

@@ -31,6 +31,7 @@ from rlds_beam.formats.arrays.array_episodes import (
     make_shard,
     no_features,
     select_splits,
+    window_fields,
 )
 from rlds_beam.formats.format_options import Ros2Options
 from rlds_beam.formats.ros2.bags import METADATA, Bag, bag_files, find_bags
@@ -107,8 +108,11 @@ class Ros2Source(SourceOfFiles):
         name = naming.to_name(stem)
         made = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}
         made[TIMES] = Field(TIMES, "int64")
-        about = [Field(START, "int64"), Field(DROPPED, "int64"), text_field(LACKING)]
-        fields = by_path([*about, *(field for reader in readers for field in reader.made)], where)
+        read = [Field(START, "int64"), Field(DROPPED, "int64"), text_field(LACKING)]
+        for reader in readers:
+            read += window_fields(reader.schema, reader.field.window)
+            read += [text_field(f"{reader.schema.path}_base")] if reader.field.frame else []
+        fields = by_path(read, where)
         of_episode = {path: field for path, field in fields.items() if path.startswith(f"{OF_EPISODE}/")}
         steps = {path: field for path, field in fields.items() if path not in of_episode}
         schema = Schema({**made, **steps}, of_episode)
