@@ -57,12 +57,14 @@ def test_merge_and_append(cluster, source, tmp_path) -> None:
     ]
     lerobot = tmp_path / "lerobot"
     assert main(["convert", str(others[0]), str(lerobot), "--to=lerobot", "--fps=10"]) == 0
+    fields = tmp_path / "fields.yaml"
+    fields.write_text("inputs: []")
     options = [
         "--to=lerobot",
         "--fps=10",
         "--max_rejected=1",
         "--repair=missing_is_last",
-        "--merge_fields=common",
+        f"--merge_fields={fields}",
         "--shards=4",
     ]
     for out, flags in (("here", []), ("there", cluster.flags())):

@@ -203,13 +203,12 @@ def say(path: Path, content: Any) -> Path:
 SAID = {"fps": 50, "robot": "arm", "names": {"action": ["x", "y"]}, "last_action": "real"}
 
 
-@pytest.mark.parametrize("fields", ["same", "common", "all"])
-def test_merged_datasets_keep_what_all_of_them_say(tmp_path: Path, fields: str) -> None:
+def test_merged_datasets_keep_what_all_of_them_say(tmp_path: Path) -> None:
     both = [say(tmp_path / "a", SAID), say(tmp_path / "bb", SAID)]
-    export(both, tmp_path / "out", "lerobot", from_="merged", merge_fields=fields)
+    export(both, tmp_path / "out", "lerobot", from_="merged")
     info = read_info(tmp_path / "out")
     assert (info["fps"], info["robot_type"], names(tmp_path / "out", ACTION)) == (50, "arm", ["x", "y"])
-    export(both, tmp_path / "rlds", "rlds", from_="merged", merge_fields=fields)
+    export(both, tmp_path / "rlds", "rlds", from_="merged")
     assert json.loads((tmp_path / "rlds" / "meaning.json").read_text()) == SAID
 
 

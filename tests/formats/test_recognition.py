@@ -71,7 +71,7 @@ def test_what_cannot_be_read_says_what_reads_it(outputs: Path, to: str) -> None:
         with pytest.raises(UsageError, match="written by rlds-beam convert") as caught:
             job(outputs / to)
     if to == "columns":
-        assert f"rlds-beam show {outputs / to}" in str(caught.value)
+        assert "rlds-beam show" in str(caught.value)
         assert main(["show", str(outputs / to)]) == 0
 
 

@@ -26,7 +26,7 @@ from rlds_beam.encoding.tfrecord.file import TFRecordFormat
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.formats.columns.row_files import ColumnsManifest
 from rlds_beam.formats.inputs import open_input, prepare_input
-from rlds_beam.formats.merged.inputs import MergeMapping
+from rlds_beam.formats.merged.source import MergeMapping
 from rlds_beam.formats.options import InputOptions
 from rlds_beam.formats.recognition import as_input
 from rlds_beam.formats.registry import COLUMNS, TRAJECTORIES

@@ -83,10 +83,8 @@ class LerobotOptions(Options):
 class MergeOptions(Options):
     """Several datasets."""
 
-    merge_fields: str = option(
-        "same",
-        "what differs: same (refused), common (left out), all (filled), or a YAML file (proposed by inspect A B)",
-        metavar="FILE",
+    merge_fields: str | None = option(
+        None, "YAML that makes the fields of datasets the same (rlds-beam inspect A B proposes one)", metavar="FILE"
     )
 
 

@@ -49,9 +49,9 @@ def open_source(
     """
     from_ = from_ or recognize(input).format
     given = as_input(input)
-    kind, own = source_class(from_), dict[str, Any]()
-    if kind.options_class is not Options:
-        own["options"] = kind.options_class.from_options(options)
+    kind = source_class(from_)
+    taken = kind.options_class.from_options(options)  # refuses options of other formats
+    own: dict[str, Any] = {} if kind.options_class is Options else {"options": taken}
     pinned = storage.pin(given if isinstance(input, (str, os.PathLike)) else input)
     if from_ == MERGED:
         paths = storage.paths_in(pinned)
@@ -59,16 +59,11 @@ def open_source(
         pinned = datasets if len(datasets) > 1 else paths  # `--from=merged` makes a dataset of each file
     try:
         source = kind.open(pinned, split=split, features=features, **own)
-    except (RldsBeamError, MemoryError):
-        raise
-    except Exception as error:  # a library's, for the metadata of the dataset
-        remote = storage.scheme(given) is not None
-        of_data = isinstance(error, (ArithmeticError, AttributeError, LookupError, TypeError, ValueError))
-        if from_ not in SOURCES or (remote and not of_data):  # of the user's code, or the bucket cannot be reached
+    except Exception as error:
+        if from_ not in SOURCES or isinstance(error, (RldsBeamError, MemoryError)):
             raise
-        detail = error.strerror if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
-        where = getattr(error, "filename", None) or given
-        raise UsageError(f"{where} cannot be read with --from={from_}: {shorten(detail or error)}") from error
+        detail = shorten(f"{type(error).__name__}: {error}")  # a library's, for the metadata of the dataset
+        raise UsageError(f"{given} cannot be read with --from={from_}: {detail}") from error
     if not source.splits:
         raise UsageError(f"{given} has no episodes: it has no splits")
     where = f"--from={from_}: {given}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
@@ -42,11 +41,10 @@ def check_files(output: Output, ranges: Sequence[WorkRange], to: str) -> None:
     Raises:
       UsageError: a name is not allowed, or a user's output gives two files the same name.
     """
-    files = collections.Counter(file for work in ranges for file in output.files(work))
+    files = [file for work in ranges for file in output.files(work)]
     plans.check_files([*files, *{work.split for work in ranges}])  # some name files after splits at the end
-    name, times = next(iter(files.most_common(1)), ("", 0))
-    if times > 1:
-        raise UsageError(f"--to={to}: {times} files have the name {name!r}: `file` must return a name per range")
+    if len({*files}) < len(files):
+        raise UsageError(f"--to={to}: two files have the same name: `file` must return a name per range")
 
 
 def _check_stored_names(output: Output, to: str) -> None:

@@ -5,16 +5,14 @@ What rlds-beam wrote is known from its plan.json. No other file is opened.
 
 from __future__ import annotations
 
-import json
 import os
-import shlex
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from rlds_beam import storage
 from rlds_beam.errors import UsageError
 from rlds_beam.formats.directory_listing import DirectoryListing
-from rlds_beam.formats.registry import COLUMNS, MERGED, RLDS, SOURCES, TRAJECTORIES, find_readable, other_names
+from rlds_beam.formats.registry import MERGED, RLDS, SOURCES, find_readable, other_names
 from rlds_beam.output.directory import holding
 from rlds_beam.output.files import PLAN
 from rlds_beam.text import join_texts, printable
@@ -50,15 +48,20 @@ def recognize(input: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) 
     paths = storage.paths_in(storage.pin(as_input(input)))
     if (several := len(datasets_in(paths))) > 1:
         return Recognized(MERGED, f"{several} datasets")
-    first = next(iter(paths), "")
+    first = paths[0]
     if not _is_directory(first, listing):
         first = next(iter(storage.glob(first) if first else ()), "")
     if not first:
         return Recognized(RLDS, "")
-    found = _recognize_one(first, listing)
-    if found is None:
-        raise _unknown(first)
-    return found
+    if recognized := _recognize_one(first, listing):
+        return recognized
+    storage.listdir(first)  # an OSError if it cannot be listed
+    known = {name: find_readable(name) for name in (*SOURCES, *other_names())}
+    raise UsageError(
+        f"{first} is not a dataset in a known format. These names were looked for in it:",
+        *(f"  {name:<10}  {', '.join(form.names)}" for name, form in known.items() if form and form.names),
+        "Name the format with --from=FORMAT.",
+    )
 
 
 def datasets_in(paths: Sequence[str]) -> list[str]:
@@ -68,21 +71,21 @@ def datasets_in(paths: Sequence[str]) -> list[str]:
     """
     if len(paths) < 2:
         return [*paths]
-    datasets: list[list[str]] = []
+    datasets: list[str] = []
     before, listing = "", DirectoryListing()
     for path in paths:
         kind = ""
         if not _is_directory(path, listing):
             kind = path.rpartition(".")[2].partition("-")[0]  # the ending
-        elif found := _recognize_one(path, listing):
-            known = find_readable(found.format)
-            kind = f"directories of {found.format}" if known is not None and known.reads_several else ""
+        elif recognized := _recognize_one(path, listing):
+            form = find_readable(recognized.format)
+            kind = f"directories of {recognized.format}" if form is not None and form.reads_several else ""
         if kind and kind == before:
-            datasets[-1].append(path)
+            datasets[-1] += f",{path}"
         else:
-            datasets.append([path])
+            datasets.append(path)
         before = kind
-    return [",".join(own) for own in datasets]
+    return datasets
 
 
 def as_input(given: Any) -> str:
@@ -100,56 +103,28 @@ def _recognize_one(path: str, listing: DirectoryListing) -> Recognized | None:
     Raises:
       UsageError: it could be several formats, or rlds-beam wrote something else there than episodes.
     """
-    if PLAN in listing.names(path) and (written := _recognize_written(path)) is not None:
-        return written
+    if PLAN in listing.names(path) and (written := holding(path)) is not None:
+        writer = "a pipeline" if written.command == "pipeline" else f"rlds-beam {written.command}"
+        to = printable(written.to, 200)
+        if written.items is None:
+            raise UsageError(f"{path} holds the unfinished output of {writer}; run it again")
+        if find_readable(written.to) is None:
+            raise UsageError(
+                f"{path} holds {written.items:,} items written by {writer} with --to={to}, not episodes: "
+                "'rlds-beam show' and rlds_beam.open_dataset read trajectories and columns"
+            )
+        return Recognized(to, f"{PLAN} of {writer}")
     for names in (SOURCES, other_names()):  # other packages are imported only if it is not one of our formats
-        found: list[Recognized] = []
+        matches: list[Recognized] = []
         for name in names:
-            known = find_readable(name)
-            for pattern in () if known is None else known.names:
+            form = find_readable(name)
+            for pattern in () if form is None else form.names:
                 if match := listing.find(path, pattern):
-                    found.append(Recognized(name, match.removeprefix(path).strip("/") or storage.split(path)[1]))
+                    matches.append(Recognized(name, match.removeprefix(path).strip("/") or storage.split(path)[1]))
                     break
-        if len(found) > 1:
-            both = join_texts([str(match) for match in found])
-            raise UsageError(f"{path} could be {both}: choose one, for example --from={found[0].format}")
-        if found:
-            return found[0]
+        if len(matches) > 1:
+            both = join_texts([str(match) for match in matches])
+            raise UsageError(f"{path} could be {both}: choose one, for example --from={matches[0].format}")
+        if matches:
+            return matches[0]
     return None
-
-
-def _recognize_written(path: str) -> Recognized | None:
-    """The format in which rlds-beam wrote a directory; None if its plan cannot be read.
-
-    Raises:
-      UsageError: it does not hold all episodes; says what reads it, if anything.
-    """
-    try:
-        held = holding(path)
-    except OSError:
-        return None
-    if held is None:
-        return None
-    writer = "a pipeline" if held.command == "pipeline" else f"rlds-beam {held.command}"
-    found = Recognized(printable(held.to, 200), f"{PLAN} of {writer}")
-    if held.items is None:
-        raise UsageError(f"{path} holds the unfinished output of {writer}; run it again")
-    if find_readable(held.to):
-        return found
-    how = f"Its format is --to={found.format}."
-    if held.to in (TRAJECTORIES, COLUMNS):
-        how = f"Read it with rlds_beam.open_dataset({json.dumps(path)}) or rlds-beam show {shlex.quote(path)}"
-    holds_items = f"{path} holds {held.items:,} {printable(str(held.kind), 80)} written by {writer}."
-    raise UsageError(f"{holds_items} {how}")
-
-
-def _unknown(path: str) -> UsageError:
-    """The error for a path that no format recognizes: the names that were looked for."""
-    storage.listdir(path)  # an OSError if it cannot be listed
-    known = {name: find_readable(name) for name in (*SOURCES, *other_names())}
-    lines = [f"  {name:<10}  {', '.join(form.names)}" for name, form in known.items() if form and form.names]
-    return UsageError(
-        f"{path} is not a dataset in a known format. These names were looked for in it:",
-        *lines,
-        "Name the format with --from=FORMAT.",
-    )

@@ -35,8 +35,6 @@ def selected_splits(
             raise UsageError(
                 f"--split={text}: expected a split or a slice, for example train, train[:10%], or train[5:20]"
             )
-        if match["name"] == "all" and "all" not in known:
-            raise UsageError(f"--split={split}: all means every split and cannot be sliced or combined")
         if match["name"] not in known:
             raise UsageError(f"--split={text}: {dataset} has the splits {', '.join(known)}")
         if any(match["name"] == name for name, _, _ in parts):

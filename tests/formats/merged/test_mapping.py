@@ -58,7 +58,7 @@ def read(source: Source) -> list[Episode]:
     return [e for s in source.splits for shard in s.shards for e in reader.read(s.name, Segment(shard))]
 
 
-def open_merged(*paths: str, fields: str = "same") -> Source:
+def open_merged(*paths: str, fields: str | None = None) -> Source:
     return open_source(list(paths), options=MergeOptions(merge_fields=fields))
 
 
@@ -81,7 +81,7 @@ def robots(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str, str]:
 
 
 @pytest.fixture(scope="module")
-def all_fields(robots: tuple[str, str, str], tmp_path_factory: pytest.TempPathFactory) -> str:
+def arranged(robots: tuple[str, str, str], tmp_path_factory: pytest.TempPathFactory) -> str:
     """A file that arranges the values of the robots: the first ones are the same joints."""
     own = [
         {
@@ -96,9 +96,9 @@ def all_fields(robots: tuple[str, str, str], tmp_path_factory: pytest.TempPathFa
                 for path in ("action", "observation/state")
             ]
         }
-        for size in (3, 7)
+        for size in (3, 14, 7)
     ]
-    return write(tmp_path_factory.mktemp("file"), own[0], {}, own[1], fields="all")
+    return write(tmp_path_factory.mktemp("file"), *own)
 
 
 def test_several_datasets_are_recognized_as_such(robots: tuple[str, ...], tmp_path: Path) -> None:
@@ -111,8 +111,9 @@ def test_several_datasets_are_recognized_as_such(robots: tuple[str, ...], tmp_pa
     assert recognize(shards).format == "rlds"
 
 
-def test_what_a_dataset_lacks_is_zeros_with_masks(robots: tuple[str, ...], all_fields: str) -> None:
-    source = open_merged(*robots, fields=all_fields)
+def test_arranged_values_have_masks_and_fields_of_some_are_left_out(robots: tuple[str, ...], arranged: str) -> None:
+    source = open_merged(*robots, fields=arranged)
+    (note,) = (note for note in source.details.notes if note.startswith("fields that only some datasets have are left"))
     single = [open_source(path) for path in robots]
     alone = [read(one) for one in single]
     merged = read(source)
@@ -127,11 +128,8 @@ def test_what_a_dataset_lacks_is_zeros_with_masks(robots: tuple[str, ...], all_f
             assert not values[:, own.shape[1] :].any()
             assert (mask == (np.arange(14) < own.shape[1])).all()
         for path in ("observation/images/top", "observation/image", "observation/image_cam_high"):
-            there = path in wanted.steps
-            assert (np.asarray(found.steps[f"mask/{path}"]) == there).all()
-            assert found.steps[path].decode().any() == there  # type: ignore[union-attr]
+            assert path not in found.steps and path in note
         np.testing.assert_array_equal(found.steps["reward"], wanted.steps["reward"])
-    assert bool(merged[3].metadata["mask/sim"]) and not bool(merged[0].metadata["mask/sim"])
 
 
 def test_a_proposed_file_is_used_as_it_is(robots: tuple[str, ...], tmp_path: Path) -> None:
@@ -142,9 +140,9 @@ def test_a_proposed_file_is_used_as_it_is(robots: tuple[str, ...], tmp_path: Pat
     info = json.loads((tmp_path / "out" / "meta" / "info.json").read_text())
     assert (info["total_episodes"], info["fps"]) == (8, 50)
     features = {name: tuple(feature["shape"]) for name, feature in info["features"].items()}
-    # Without names, nobody knows which joints are the same, so none are joined; and no camera takes another's place.
+    # Without names, nobody knows which joints are the same, so none are joined; and which cameras, so there are none.
     assert features["action"] == features["mask.action"] == features["observation.state"] == (3 + 14 + 7,)
-    assert len([name for name in features if name.startswith("observation.image")]) == 4
+    assert len([name for name in features if name.startswith("observation.image")]) == 0
     mask = [np.asarray(e.steps["mask/action"])[0] for e in read(open_source(str(tmp_path / "out")))]
     assert [np.flatnonzero(own)[[0, -1]].tolist() for own in mask] == [[0, 2]] * 3 + [[3, 16]] * 2 + [[17, 23]] * 3
 
@@ -177,9 +175,8 @@ def test_pictures_of_several_sizes_keep_their_proportions(tmp_path: Path, capsys
         rlds(tmp_path / f"s{side}", seed=side, **{"observation/image": lambda n, s=side: white[s][:n]})
         for side in (24, 32)
     )
-    for fields in ("same", "common"):
-        with pytest.raises(UsageError, match=r"give s32/1.0.0 the connector - ResizeImages: .* fit: pad\}"):
-            open_merged(wide, square, fields=fields)
+    with pytest.raises(UsageError, match=r"images of uint8\(24, 32, 3\) in s24.*ResizeImages gives images one size"):
+        open_merged(wide, square)
     assert main(["inspect", wide, square]) == 0
     (tmp_path / "fields.yaml").write_text(capsys.readouterr().out)
     episodes = read(open_merged(wide, square, fields=str(tmp_path / "fields.yaml")))
@@ -195,12 +192,13 @@ def test_an_instruction_is_kept_and_only_missing_ones_are_filled(
 ) -> None:
     said = rlds(tmp_path / "said", language_instruction=lambda n: np.full(n, b"fold", object))
     mute = rlds(tmp_path / "mute", seed=9)
-    for fields in ("common", "all"):
-        source = open_merged(said, mute, fields=fields)
-        assert [e.steps["language_instruction"][0] for e in read(source)] == [b"fold"] * 3 + [b""] * 3
-        assert not any("left out" in note for note in source.details.notes)
-        assert any(note.startswith("no instruction in mute/1.0.0 (--task") for note in source.details.notes)
-    flags = ["--to=rlds", "--merge_fields=common"]
+    with pytest.raises(UsageError, match=r"missing in mute/1.0.0: language_instruction"):
+        open_merged(said, mute)
+    source = open_merged(said, mute, fields=write(tmp_path, {}, {}))
+    assert [e.steps["language_instruction"][0] for e in read(source)] == [b"fold"] * 3 + [b""] * 3
+    assert not any("left out" in note for note in source.details.notes)
+    assert any(note.startswith("no instruction in mute/1.0.0 (--task") for note in source.details.notes)
+    flags = ["--to=rlds", f"--merge_fields={tmp_path / 'fields.yaml'}"]
     assert main(["convert", said, mute, str(tmp_path / "other"), *flags, "--task=wipe"]) == 2
     assert "has the task 'fold' already" in capsys.readouterr().err
     filled = write(tmp_path, {}, {"connectors": [{"FillLanguage": {"text": "wipe"}}]})
@@ -231,12 +229,12 @@ def test_values_go_where_their_names_are(tmp_path: Path, capsys: pytest.CaptureF
     joints = ["lift", "wrist", "pan", "gripper"]
     wider = rlds(tmp_path / "wider", size=4, said={"names": {"action": joints, "observation/state": joints}})
     with pytest.raises(UsageError, match=r"action: its values have different names \(pan, lift, gripper in one"):
-        open_merged(one, wider, fields="all")
+        open_merged(one, wider)
     both = open_as_proposed(one, wider)
     assert both.schema.steps["action"].names == (*JOINTS, "wrist")
     episodes = read(both)
     assert np.asarray(episodes[0].steps["mask/action"])[0].tolist() == [True, True, True, False]
-    assert np.asarray(episodes[3].steps["mask/action"]).all()  # no connector made one there
+    assert np.asarray(episodes[3].steps["mask/action"]).all()
     own = np.asarray(read(open_source(wider))[0].steps["action"])
     np.testing.assert_array_equal(np.asarray(episodes[3].steps["action"]), own[:, [2, 0, 3, 1]])
 
@@ -287,7 +285,11 @@ def test_a_file_names_splits_weights_and_formats(tmp_path: Path) -> None:
     ("content", "message"),
     [
         ("inputs: [{}, {}, {}]", "3 inputs for 2 datasets"),
-        ("fields: some\ninputs: [{}, {}]", "Invalid enum value 'some'"),
+        ("fields: common\ninputs: [{}, {}]", "unknown field `fields`"),
+        (
+            "inputs: [{}, {connectors: [ArrangeDimensions: {field: action, order: [0, 1, 2], mask: mask/action}]}]",
+            "missing in a/1.0.0: mask/action .*ArrangeDimensions adds masks",
+        ),
         ("inputs: [{wieght: 1}, {}]", "unknown field `wieght`"),
         ("inputs: [{connectors: [RenameFields: {fields: {x: y}}]}, {}]", "RenameFields: there is no field x"),
         ("inputs: [{connectors: [{Normalize: {fields: [action]}}]}, {}]", "nor be fitted to the data"),
@@ -307,7 +309,7 @@ def test_what_is_no_dataset_is_named(tmp_path: Path) -> None:
     data = rlds(tmp_path / "a")
     with pytest.raises(UsageError, match="gone"):
         open_merged(data, str(tmp_path / "gone"))
-    with pytest.raises(UsageError, match="--merge_fields=other: expected same, common, all, or a YAML or JSON file"):
+    with pytest.raises(UsageError, match="other: No such file"):
         open_merged(data, data, fields="other")
 
 
@@ -326,18 +328,19 @@ def test_damage_in_one_of_the_formats_costs_one_record(robots: tuple[str, ...], 
     data = rlds(tmp_path / "damaged", seed=20)
     (shard,) = shard_paths(Path(data))
     flip_byte(shard, 1)
-    source = open_merged(robots[0], data, fields="common")
+    file = write(tmp_path, {}, {})
+    source = open_merged(robots[0], data, fields=file)
     faulty = [episode for episode in read(source) if episode.faults]
     assert len(faulty) == 1 and f"{shard}, bytes " in str(faulty[0].faults[0])
-    done = rlds_beam.convert([robots[0], data], tmp_path / "out", to="rlds", merge_fields="common")
+    done = rlds_beam.convert([robots[0], data], tmp_path / "out", to="rlds", merge_fields=file)
     assert (done.report.items_written, done.report.rejected) == (5, 1)
 
 
 def test_the_bytes_are_the_same_for_any_number_of_parts_and_workers(
-    robots: tuple[str, ...], all_fields: str, tmp_path: Path
+    robots: tuple[str, ...], arranged: str, tmp_path: Path
 ) -> None:
     for name, options in (("one", {}), ("two", {"workers": 2})):
-        rlds_beam.convert(robots, tmp_path / name, to="rlds", merge_fields=all_fields, shards=3, **options)
+        rlds_beam.convert(robots, tmp_path / name, to="rlds", merge_fields=arranged, shards=3, **options)
     files = [{p.name: p.read_bytes() for p in (tmp_path / name).glob("*.tfrecord*")} for name in ("one", "two")]
     assert files[0] == files[1] and len(files[0]) == 3
 
@@ -366,7 +369,7 @@ def test_pixels_and_coded_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
         UsageError, match="observation/image: pixels in some of the datasets, PNG or JPEG images in others"
     ):
-        open_merged(one, two, fields="all")
+        open_merged(one, two)
 
 
 def calibrated(path: Path, frame: str = "camera", *, lens: int = 5, **more: str) -> str:
@@ -395,16 +398,14 @@ def test_calibrations_are_kept_and_compared(tmp_path: Path) -> None:
         open_merged(one, calibrated(tmp_path / "fisheye", lens=8, base="table"))
 
 
-def test_a_calibration_that_only_some_datasets_have_is_refused_left_out_or_masked(tmp_path: Path) -> None:
+def test_a_calibration_that_only_some_datasets_have_is_refused_or_left_out(tmp_path: Path) -> None:
     one, bare = calibrated(tmp_path / "one"), rlds(tmp_path / "bare", **{"observation/front": lambda n: camera(n, 24)})
     front = "episode_metadata/observation/front"
     with pytest.raises(UsageError, match=rf"missing in bare/1.0.0: .*{front}_intrinsics"):
         open_merged(one, bare)
-    common = open_merged(one, bare, fields="common")
+    common = open_merged(one, bare, fields=write(tmp_path, {}, {}))
     assert f"{front}_intrinsics" not in common.schema.metadata
     assert any(note.startswith("fields that only some datasets have are left out") for note in common.details.notes)
-    episodes = read(open_merged(one, bare, fields="all"))
-    assert [bool(episode.metadata[f"mask/{front}_intrinsics"]) for episode in episodes] == [True] + [False] * 3
 
 
 def test_a_mixture_of_the_file(robots: tuple[str, ...], tmp_path: Path) -> None:
@@ -435,8 +436,8 @@ def test_only_void_last_actions_are_left_out_of_rows(tmp_path: Path) -> None:
 
 
 def test_a_name_given_twice_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "twice.yaml").write_text("fields: all\nfields: common\ninputs: [{}, {}]\n")
-    with pytest.raises(UsageError, match="line 2: fields is given twice"):
+    (tmp_path / "twice.yaml").write_text("same_units: true\nsame_units: false\ninputs: [{}, {}]\n")
+    with pytest.raises(UsageError, match="line 2: same_units is given twice"):
         open_merged(rlds(tmp_path / "a"), rlds(tmp_path / "b"), fields=str(tmp_path / "twice.yaml"))
 
 
@@ -474,12 +475,13 @@ def test_units_are_compared_without_actions(tmp_path: Path) -> None:
 def test_differences_are_refused_by_field(tmp_path: Path) -> None:
     one = rlds(tmp_path / "one", count=lambda n: np.zeros(n, np.int32), more=lambda n: np.zeros(n, np.float32))
     two = rlds(tmp_path / "two", seed=5, count=lambda n: np.zeros(n, np.int64))
-    with pytest.raises(UsageError, match=r"missing in two/1.0.0: more \(--merge_fields=common leaves such"):
+    with pytest.raises(UsageError, match=r"missing in two/1.0.0: more \(a file leaves such"):
         open_merged(one, two)
-    assert open_merged(one, two, fields="common").schema.steps["count"].dtype == "int64"
+    file = write(tmp_path, {}, {})
+    assert open_merged(one, two, fields=file).schema.steps["count"].dtype == "int64"
     other = rlds(tmp_path / "other", size=4, count=lambda n: np.zeros(n, np.float32))
     with pytest.raises(UsageError) as refused:
-        open_merged(one, other, fields="common")
+        open_merged(one, other, fields=file)
     for text in (
         "observation/state: float32(3,) in one/1.0.0, float32(4,) in other",
         "count: int32() in one/1.0.0, float32() in",

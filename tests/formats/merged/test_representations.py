@@ -49,7 +49,7 @@ def arm(path: Path, known: Representation | None, seed: int = 0) -> str:
     return str(data)
 
 
-def open_merged(*paths: str, fields: str = "same") -> Any:
+def open_merged(*paths: str, fields: str | None = None) -> Any:
     return open_source(list(paths), options=MergeOptions(merge_fields=fields))
 
 
@@ -74,15 +74,14 @@ def test_what_one_does_not_say_is_noted(tmp_path: Path) -> None:
     assert not any("rotations" in note for note in same.details.notes)
 
 
-@pytest.mark.parametrize("mode", ["same", "common", "all"])
 @pytest.mark.parametrize("absolute", [(), ("x", "y", "z", "roll", "pitch", "yaw", "gripper")])
-def test_differences_do_not_merge_with_other_actions(absolute: tuple[str, ...], mode: str, tmp_path: Path) -> None:
+def test_differences_do_not_merge_with_other_actions(absolute: tuple[str, ...], tmp_path: Path) -> None:
     one, other = arm(tmp_path / "one", None), arm(tmp_path / "other", None, seed=9)
     deltas = (*(f"delta_{name}" for name in ("x", "y", "z", "roll", "pitch", "yaw")), "gripper")
     for path, names in ((one, deltas), (other, absolute)):
         Path(path, "meaning.json").write_text(json.dumps({"fps": 10, "names": {"action": names} if names else {}}))
     with pytest.raises(UsageError, match=r"action: relative_to unknown.*in one/1.0.0, unknown in .*ArrangeDimensions"):
-        open_merged(one, other, fields=mode)
+        open_merged(one, other)
     if not absolute:
         named = {"ArrangeDimensions": {"field": "action", "order": [*range(7)], "names": [*deltas]}}
         mapping = {"inputs": [{}, {"connectors": [named]}]}

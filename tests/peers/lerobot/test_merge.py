@@ -54,9 +54,10 @@ def test_features_that_differ_are_merged_and_opened(moving: Any, tmp_path: Path)
         merge_datasets([opened(tmp_path / name) for name in "ab"], "some/merged", tmp_path / "theirs")
     fields = tmp_path / "fields.yaml"
     fields.write_text(
-        "fields: all\ninputs:\n- connectors:\n"
+        "inputs:\n- connectors:\n"
         "  - ArrangeDimensions: {field: action, order: [0, 1, null], mask: mask/action}\n"
-        "- connectors:\n  - RenameFields: {fields: {observation/images/front: observation/images/top}}\n"
+        "- connectors:\n  - ArrangeDimensions: {field: action, order: [0, 1, 2], mask: mask/action}\n"
+        "  - RenameFields: {fields: {observation/images/front: observation/images/top}}\n"
     )
     options = {"to": "lerobot", "merge_fields": str(fields), "accept": "duplicate_episode"}  # it has copies
     rlds_beam.convert([tmp_path / "a", tmp_path / "b"], tmp_path / "ours", **options)

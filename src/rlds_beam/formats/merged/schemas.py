@@ -1,16 +1,9 @@
-"""One schema for several datasets, or why there is none and a file that makes one.
-
-                  a           b                same      common     all
-language          go          -                refused   go; ""     go; ""
-action            x, y        y, x             refused   refused    refused: ArrangeDimensions orders them
-observation/wrist             (96, 96, 3)      refused   left out   black in a; mask/observation/wrist
-observation/front (96, 128)   (128, 128)       refused   refused    refused: ResizeImages gives them one size
-count             int32       int64            int64     int64      int64
-"""
+"""One schema for several datasets, or why there is none, and a file of `--merge_fields` that makes one."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 import re
 import shlex
@@ -21,12 +14,13 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from rlds_beam.connectors.cleaning.language import TASK_FIELDS
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.metadata import yaml_text
 from rlds_beam.episodes.episode import SOURCE_DATASET
 from rlds_beam.episodes.representations import Representation
 from rlds_beam.episodes.schema import Field, Schema
 from rlds_beam.errors import BadEpisode, RldsBeamError
-from rlds_beam.formats.merged.inputs import Fields, MergedInput
+from rlds_beam.reading.base import Source
 from rlds_beam.reading.last_steps import is_action
 from rlds_beam.reading.reader import sample_episodes
 from rlds_beam.text import printable, some
@@ -35,11 +29,7 @@ from rlds_beam.typing import Array
 FROM = Field(SOURCE_DATASET, "string", encoding="text", feature="Text")
 """The episode field with the original dataset, `name/version`."""
 
-MASK = "mask/"
-"""Begins the path of the field that says which values of another one a dataset has: bool, for each value of a vector
-(`ArrangeDimensions`), or for a step. A dataset without it has all values of the other field, or lacks that. Not
-`action_mask`: LeRobot takes all features whose names begin with `action` for actions."""
-
+_MASK = "mask/"  # and a vector: which values are real; not `action_mask`, which LeRobot would take for an action
 _RATIO = 20.0  # units differ if values are so many times larger: radians and degrees are 57 apart
 _SMALL = 1e-3  # values of this size may be noise, which has no unit
 _CALIBRATION = ("_distortion_model", "_frame_id", "_base")  # what the numbers of a camera's calibration refer to
@@ -47,9 +37,26 @@ _CALIBRATION = ("_distortion_model", "_frame_id", "_base")  # what the numbers o
 Fact = TypeVar("Fact")
 
 
-def is_mask(field: Field) -> bool:
-    """Whether a field says which values of another one a dataset has."""
-    return field.path.startswith(MASK) and field.dtype == "bool"
+@dataclasses.dataclass(frozen=True)
+class MergedInput:
+    """A dataset to merge.
+
+    Attributes:
+      path: where it is.
+      name: what `source_dataset` says of its episodes: its name and version, and its number if others have these too.
+      source: the dataset; its rate is the one after the connectors.
+      connecting: the connectors that make its fields those of the others.
+    """
+
+    path: str
+    name: str
+    source: Source
+    connecting: ConnectorRunner
+
+    @property
+    def schema(self) -> Schema:
+        """The schema after the connectors."""
+        return self.connecting.schema
 
 
 class DatasetsDifferError(ValueError):
@@ -61,8 +68,11 @@ def common_value(values: Sequence[Fact]) -> Fact | None:
     return values[0] if len({*values}) == 1 else None
 
 
-def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> tuple[Schema, tuple[str, ...]]:
-    """Merges the schemas, as the mode says; returns the schema of all, and what a user should know.
+def merge_schemas(inputs: Sequence[MergedInput], *, same: bool) -> tuple[Schema, tuple[str, ...]]:
+    """Merges the schemas; returns the schema of all, and what a user should know.
+
+    Args:
+      same: whether all must have the same fields; otherwise, those that only some have are left out.
 
     Raises:
       DatasetsDifferError: they cannot be merged; lists each field, and other contradictions, with the reason.
@@ -80,10 +90,11 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> tuple[Schema, 
         for path in dict.fromkeys(itertools.chain(*of_inputs)):
             having = [member for member, there in zip(inputs, of_inputs, strict=True) if path in there]
             lacking = some([member.name for member, there in zip(inputs, of_inputs, strict=True) if path not in there])
-            if lacking and mode == "same":
+            masked = path.removeprefix(_MASK)
+            if lacking and (same or (path != masked and all(masked in there for there in of_inputs))):
                 missing[lacking].append(path)
                 continue
-            if lacking and mode == "common" and path not in TASK_FIELDS and not path.startswith(MASK):
+            if lacking and path not in TASK_FIELDS:
                 notes["fields that only some datasets have are left out"].append(path)
                 continue
             own = [there[path] for there in of_inputs if path in there]
@@ -93,18 +104,15 @@ def merge_schemas(inputs: Sequence[MergedInput], mode: Fields) -> tuple[Schema, 
                 wrong.append(f"{path}: {error}")
                 continue
             fields[path] = field
-            if lacking and path in TASK_FIELDS:
+            if lacking:
                 text = f"no instruction in {lacking} (--task, or FillLanguage in the file of --merge_fields, gives one)"
                 notes[text].append(path)
-            elif lacking and field.dtype != "string" and not is_mask(field):
-                fields.setdefault(MASK + path, Field(MASK + path, "bool", ()))
-                notes["fields that some datasets lack are zeros there, as their masks say"].append(path)
             if not field.names and any(other.names for other in own):
                 notes["the names of values are left out, because they are unknown in some"].append(path)
             if len({bool(other.representation and other.representation.rotations) for other in own}) > 1:
                 notes["rotations are left out, because they are unknown in some (check that they agree)"].append(path)
     wrong += [
-        f"missing in {names}: {', '.join(paths)} (--merge_fields=common leaves such fields out, all fills them)"
+        f"missing in {names}: {', '.join(paths)} (a file leaves such fields out; ArrangeDimensions adds masks)"
         for names, paths in missing.items()
     ]
     if wrong:
@@ -131,23 +139,15 @@ def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput]) -> Fiel
     if any(field.holds_image_files for field in fields):
         if not all(field.holds_image_files for field in fields):
             raise DatasetsDifferError("pixels in some of the datasets, PNG or JPEG images in others")
-        if len({(field.dtype, field.shape[-1]) for field in fields}) > 1:
-            raise DatasetsDifferError(f"images of {said}")
-        for field, member in zip(fields, inputs, strict=True):
-            if resize := propose_size(field, fields):
-                raise DatasetsDifferError(
-                    f"images of {said}: give {printable(member.name, 60)} the connector - {resize}"
-                )
+        if len({(field.dtype, field.shape) for field in fields}) > 1:
+            raise DatasetsDifferError(f"images of {said} (ResizeImages gives images one size)")
         coded = common_value([field.encoding for field in fields]) or "jpeg"
         return Field(first.path, first.dtype, first.shape, coded, "Image")
     try:
         representation = merge_representations(fields)
-    except DatasetsDifferError:
+    except DatasetsDifferError as error:
         known = describe_by_value([str(Representation.join(field.dimensions) or "unknown") for field in fields], inputs)
-        raise DatasetsDifferError(
-            f"{known}: ConvertRotation converts rotations, RelativeActions and AbsoluteActions convert differences, "
-            "ArrangeDimensions puts values in another order, or names those that are differences, for example delta_x"
-        ) from None
+        raise DatasetsDifferError(f"{known}: {error}") from None
     names = {field.names for field in fields}
     if len(names - {()}) > 1:
         values = describe_by_value([some([printable(name, 30) for name in field.names]) for field in fields], inputs)
@@ -164,16 +164,6 @@ def _merge_field(fields: Sequence[Field], inputs: Sequence[MergedInput]) -> Fiel
     return merged.with_representation(representation)
 
 
-def propose_size(field: Field, fields: Sequence[Field]) -> str | None:
-    """The connector, as YAML, that gives images the smallest size of these fields; None if they have it."""
-    sizes = {other.shape[:2] for other in fields}
-    known = [(height, width) for height, width in sizes if height is not None and width is not None]
-    if len(sizes) == 1 or not known or field.shape[:2] == min(known):
-        return None
-    height, width = min(known)
-    return f"ResizeImages: {{height: {height}, width: {width}, fields: [{field.path}], minimum: 1, fit: pad}}"
-
-
 def is_vector(field: Field) -> bool:
     """Whether its values are vectors of numbers of one size, which can have names."""
     return len(field.shape) == 1 and field.shape[0] is not None and field.dtype != "string"
@@ -185,14 +175,15 @@ def merge_representations(fields: Sequence[Field]) -> Representation | None:
     Raises:
       DatasetsDifferError: two of them contradict each other. What is not said to be a difference is absolute.
     """
-    if not any(field.names or field.representation for field in fields):
-        return None
     known = [Representation.join(field.dimensions) or Representation() for field in fields]
     rotations = {own.rotations for own in known}
     changes = {(own.relative_to is None, own.absolute) for own in known}
     references, frames = {own.relative_to for own in known}, {own.frame for own in known}
     if len(rotations - {()}) > 1 or len(changes) > 1 or len(references - {"unknown"}) > 1:
-        raise DatasetsDifferError
+        raise DatasetsDifferError(
+            "ConvertRotation converts rotations, RelativeActions and AbsoluteActions convert differences, "
+            "ArrangeDimensions puts values in another order, or names those that are differences, for example delta_x"
+        )
     merged = Representation(
         known[0].rotations if len(rotations) == 1 else (),
         known[0].relative_to if len(references) == 1 else "unknown",
@@ -205,18 +196,13 @@ def merge_representations(fields: Sequence[Field]) -> Representation | None:
 def compare_samples(inputs: Sequence[MergedInput], *, same_units: bool) -> tuple[str, ...]:
     """Compares the first episodes: units by the sizes of values, and what calibrations of cameras refer to.
 
-    Args:
-      inputs: the datasets.
-      same_units: whether the user has checked the units.
-
-    Returns:
-      what the user should check.
+    Returns what the user should check, without units if the user has checked these (`same_units`).
 
     Raises:
       DatasetsDifferError: most values of a vector are 20 times larger in one dataset than in another.
     """
-    sizes, texts = zip(*(_sample(member) for member in inputs), strict=True)
     wrong, notes = list[str](), list[str]()
+    sizes, texts = zip(*(_sample(member) for member in inputs), strict=True)
     for i, j in itertools.combinations(range(len(inputs)), 2):
         pair = [inputs[i], inputs[j]]
         for path, text in texts[i].items():
@@ -243,12 +229,7 @@ def compare_samples(inputs: Sequence[MergedInput], *, same_units: bool) -> tuple
 
 
 def _sample(member: MergedInput) -> tuple[dict[str, Array], dict[str, str]]:
-    """What the first episodes of a dataset hold.
-
-    Returns:
-      the largest absolute values, [D], of actions and observations that are vectors of floats, by path; and the frames
-      and the lens models of cameras, by path.
-    """
+    """The largest absolute values, [D], of vectors of floats, and what calibrations refer to, in the first episodes."""
     sizes: dict[str, Array] = {}
     texts: dict[str, str] = {}
     floats = [field for field in member.schema.steps.values() if is_vector(field) and field.numpy_dtype.kind == "f"]
@@ -267,52 +248,57 @@ def _sample(member: MergedInput) -> tuple[dict[str, Array], dict[str, str]]:
 
 
 def propose(inputs: Sequence[MergedInput]) -> str:
-    """A file of `--merge_fields`: values and fields of equal names become one."""
-    fields = [member.schema.steps for member in inputs]
+    """A file of `--merge_fields`: values of equal names become one, in fields of equal names."""
+    connectors: list[list[str]] = [[] for _ in inputs]
+    rates = [member.source.fps for member in inputs]
+    lowest = min([rate for rate in rates if rate is not None], default=None)
+    for own, rate in zip(connectors, rates, strict=True):
+        if rate != lowest and rate is not None:
+            own.append(f"Resample: {{fps: {lowest:g}}}  # with relative, if actions are changes of a pose")
+    for path in inputs[0].schema.steps:
+        fields = [member.schema.steps[path] for member in inputs if path in member.schema.steps]
+        if len(fields) < len(inputs):
+            continue
+        images = [field for field in fields if field.holds_images]
+        known = [field.closed_shape[:2] for field in images if None not in field.shape and len(images) == len(fields)]
+        for own, field, order in zip(connectors, fields, _propose_orders(fields, inputs), strict=True):
+            if order:
+                own.append(f"ArrangeDimensions: {order}")
+            elif known and field.shape[:2] != min(known):
+                height, width = min(known)
+                resize = f"height: {height}, width: {width}, fields: [{yaml_text(path)}], minimum: 1, fit: pad"
+                own.append(f"ResizeImages: {{{resize}}}  # keeps proportions, adds black borders")
     lines = [
         "# A file to start from. Save it as fields.yaml; check what each image and value is, its units, and what",
         "# actions mean; and run",
         f"#   rlds-beam inspect {shlex.join(member.path for member in inputs)} --merge_fields=fields.yaml",
-        "fields: all  # what only some have is zeros in the others, with a mask; common leaves it out",
+        "# Fields that only some datasets have are left out: RenameFields gives them one name.",
         "inputs:",
     ]
-    rates = [member.source.fps for member in inputs if member.source.fps is not None]
-    arrangements = _propose_orders(inputs)
-    for i, (member, own) in enumerate(zip(inputs, fields, strict=True)):
-        entries = list[str]()
-        if member.source.fps is not None and member.source.fps != min(rates):
-            entries.append(f"- Resample: {{fps: {min(rates):g}}}  # with relative, if actions are changes of a pose")
-        for path, field in own.items():
-            same = [other[path] for other in fields if path in other]
-            if all(other.holds_images for other in same) and (resize := propose_size(field, same)):
-                entries.append(f"- {resize}  # keeps proportions, adds black borders")
+    for member, own in zip(inputs, connectors, strict=True):
         lines.append(f"- input: {yaml_text(member.path)}")
-        entries += arrangements[i]
-        lines += ["  connectors:" if entries else "  connectors: []", *(f"  {entry}" for entry in entries)]
+        lines += ["  connectors:" if own else "  connectors: []", *(f"  - {entry}" for entry in own)]
     return "\n".join(lines)
 
 
-def _propose_orders(inputs: Sequence[MergedInput]) -> list[list[str]]:
-    """For each dataset the connectors, as YAML, that put the values of its vectors where those of their names are."""
+def _propose_orders(fields: Sequence[Field], inputs: Sequence[MergedInput]) -> list[str]:
+    """For each dataset, ArrangeDimensions' arguments that put values where those of their names are; or nothing."""
+    named = {field.names for field in fields}
+    changes = {any(value.relative_to for value in field.dimensions) for field in fields}
+    equal = len({field.shape for field in fields}) == 1 and len(named - {()}) < 2
+    if equal or len(changes) > 1 or not all(map(is_vector, fields)):
+        return ["" for _ in inputs]
     datasets = [re.sub(r"\W+", "_", member.source.name) for member in inputs]
-    orders = list[list[str]]([] for _ in inputs)
-    for path in dict.fromkeys(path for member in inputs for path in member.schema.steps):
-        own = {i: member.schema.steps[path] for i, member in enumerate(inputs) if path in member.schema.steps}
-        if not all(map(is_vector, own.values())):
-            continue
-        shapes, named = {field.shape for field in own.values()}, {field.names for field in own.values()}
-        changes = {any(value.relative_to for value in field.dimensions) for field in own.values()}
-        if len(changes) > 1 or (len(shapes) == 1 and len(named - {()}) < 2):
-            continue
-        names: dict[int, Sequence[str]] = {}
-        for i, field in own.items():
-            prefix = datasets[i] if datasets.count(datasets[i]) == 1 else f"{datasets[i]}_{i + 1}"
-            unique = len({*field.names}) == field.closed_shape[0]
-            names[i] = field.names if unique else [f"{prefix}_{value}" for value in range(field.closed_shape[0])]
-        every = list(dict.fromkeys(itertools.chain(*names.values())))
-        for i in own:
-            order = [str(names[i].index(name)) if name in names[i] else "null" for name in every]
-            mask = f", mask: {yaml_text(MASK + path)}" if "null" in order else ""
-            arranged = f"field: {yaml_text(path)}, order: [{', '.join(order)}]"
-            orders[i].append(f"- ArrangeDimensions: {{{arranged}, names: [{', '.join(map(yaml_text, every))}]{mask}}}")
-    return orders
+    names: list[Sequence[str]] = []
+    for i, (field, dataset) in enumerate(zip(fields, datasets, strict=True), 1):
+        prefix = dataset if datasets.count(dataset) == 1 else f"{dataset}_{i}"
+        unique = len({*field.names}) == field.closed_shape[0]
+        names.append(field.names if unique else [f"{prefix}_{value}" for value in range(field.closed_shape[0])])
+    every = list(dict.fromkeys(itertools.chain(*names)))
+    mask = f", mask: {yaml_text(_MASK + fields[0].path)}" if any(len(own) < len(every) for own in names) else ""
+    result = f"names: [{', '.join(map(yaml_text, every))}]{mask}"
+    proposals = []
+    for own in names:
+        order = ", ".join(str(own.index(name)) if name in own else "null" for name in every)
+        proposals.append(f"{{field: {yaml_text(fields[0].path)}, order: [{order}], {result}}}")
+    return proposals

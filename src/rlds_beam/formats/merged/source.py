@@ -7,27 +7,30 @@ import copy
 import dataclasses
 import functools
 import itertools
+import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from rlds_beam import storage
+from rlds_beam.connectors.configuration import Configuration, parse
+from rlds_beam.connectors.pipeline import ConnectorRunner
 from rlds_beam.encoding.base import MixedFormats, RecordFormat
+from rlds_beam.encoding.metadata import convert, parse_given
 from rlds_beam.episodes.columns import exact_cast, zeros_of
 from rlds_beam.episodes.episode import Column, Episode, EpisodeKey
 from rlds_beam.episodes.schema import Field, Schema, compare_with_schema
 from rlds_beam.errors import BadEpisode, NeedsMappingError, RldsBeamError, UsageError, Violation
 from rlds_beam.formats.format_options import MergeOptions
-from rlds_beam.formats.merged.inputs import MergedInput, MergeMapping, open_inputs
 from rlds_beam.formats.merged.schemas import (
     FROM,
-    MASK,
     DatasetsDifferError,
+    MergedInput,
     common_value,
     compare_samples,
     describe_by_value,
-    is_mask,
     merge_schemas,
     propose,
 )
@@ -35,6 +38,80 @@ from rlds_beam.images.encoded_images import EncodedImages
 from rlds_beam.reading.base import Details, Shard, Source, Split
 from rlds_beam.reading.last_steps import find_last_steps
 from rlds_beam.reading.meaning import Meaning
+from rlds_beam.text import count
+
+
+class InputMapping(msgspec.Struct, forbid_unknown_fields=True):
+    """An entry of the file of `--merge_fields`: how to read a dataset.
+
+    Attributes:
+      input: its path: `mix_batches` opens it, others check that it is the one they are given.
+      from_, split, options: as the options of a job; `from` in the file.
+      weight: its share of a mixture.
+      connectors: what makes its fields those of the others; a list, or all that a file of `--connectors` may say.
+    """
+
+    input: str | None = None
+    from_: str | None = msgspec.field(default=None, name="from")
+    split: str | None = None
+    options: dict[str, Any] = {}
+    weight: Annotated[float, msgspec.Meta(gt=0)] = 1.0
+    connectors: Any = None
+
+
+class MergeMapping(msgspec.Struct, forbid_unknown_fields=True):
+    """A file of `--merge_fields`.
+
+    Attributes:
+      inputs: the entries, in the order of the datasets; none if these are read as they are.
+      same_units: whether the user has checked that the numbers have the same units.
+    """
+
+    inputs: tuple[InputMapping, ...] = ()
+    same_units: bool = False
+
+    @classmethod
+    def load(cls, file: str) -> MergeMapping:
+        """Reads a YAML or JSON file. Raises UsageError if it cannot be read or is wrong."""
+        where = f"--merge_fields={file}"
+        mapping: MergeMapping = convert(parse_given(storage.read_text(file), file, where), cls, where)
+        for i, entry in enumerate(mapping.inputs):
+            entry.connectors = parse(entry.connectors or [], f"{where}: inputs[{i}]")
+        return mapping
+
+
+def open_inputs(
+    paths: Sequence[str], split: str | None, mapping: MergeMapping, opener: Callable[..., Source]
+) -> tuple[MergedInput, ...]:
+    """Opens the datasets at these paths, and tries their connectors; reads only metadata.
+
+    Raises:
+      UsageError: one cannot be opened, is another one than its entry of the mapping says, or does not fit it.
+    """
+    entries = mapping.inputs or tuple(InputMapping(connectors=Configuration()) for _ in paths)
+    if len(entries) != len(paths):
+        raise UsageError(f"--merge_fields: {count(len(entries), 'input')} for {count(len(paths), 'dataset')}")
+    inputs: list[MergedInput] = []
+    for i, (path, entry) in enumerate(zip(paths, entries, strict=True)):
+        where = f"--merge_fields: inputs[{i}]"
+        if entry.input is not None and os.path.realpath(storage.pin(entry.input)) != os.path.realpath(path):
+            raise UsageError(f"{where}: its input is {entry.input}, not {path}: name the datasets in the file's order")
+        source = opener(path, entry.split or split, from_=entry.from_, options=entry.options)
+        if any(own.sliced for own in source.splits):
+            raise UsageError(f"{path}: slices of splits cannot be merged: convert them with --split first")
+        try:
+            connecting = ConnectorRunner.for_source(entry.connectors, source)
+        except UsageError as error:
+            raise UsageError(f"{where}: {error}") from error
+        if connecting.unfitted or connecting.splits or any(connecting.probed.modules.values()):
+            raise UsageError(
+                f"{where}: connectors: they may edit fields and steps, but neither add columns, choose splits, nor be "
+                "fitted to the data: give such connectors to the job (--connectors)"
+            )
+        again = any(source.dataset == member.name for member in inputs)
+        name = f"{source.dataset} ({i + 1})" if again else source.dataset
+        inputs.append(MergedInput(path, name, connecting.source_after(source), connecting))
+    return tuple(inputs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,17 +119,13 @@ class MergedSource(Source):
     """Several datasets, concatenated by split. Each episode's `source_dataset` names its dataset.
 
     Fields may differ in integer or float width: the wider one is used; or in the encoding of images. All other
-    differences are refused by name, unless `--merge_fields` says what to do with them.
-
-    Attributes:
-      mode: what happens to fields that only some datasets have.
+    differences are refused by name, unless a file of `--merge_fields` says what to do with them.
     """
 
     schema: Schema
     files: RecordFormat
     decoder: MergedDecoder
     splits: tuple[Split, ...]
-    mode: str
     meaning: Meaning
     details: Details
 
@@ -69,21 +142,21 @@ class MergedSource(Source):
         options: MergeOptions | None = None,
         opener: Callable[..., Source] | None = None,
     ) -> MergedSource:
-        """Opens several datasets, with the opener, and compares their first episodes.
+        """Opens several datasets, with the opener (`open_source`), and compares their first episodes.
 
         Raises:
           UsageError: a dataset cannot be opened, or they cannot be merged.
         """
         assert opener is not None
-        given, paths = (options or MergeOptions()).merge_fields, storage.paths_in(input)
+        file, paths = (options or MergeOptions()).merge_fields, storage.paths_in(input)
         if len(paths) < 2:
             raise UsageError(f"--from=merged: {','.join(paths)}: expected two or more datasets")
         if features is not None:
             raise UsageError("--from=merged takes no --features: convert the dataset that needs it first")
-        mapping = MergeMapping.load(given)
-        inputs = open_inputs(paths, split, mapping, given, opener)
+        mapping = MergeMapping() if file is None else MergeMapping.load(file)
+        inputs = open_inputs(paths, split, mapping, opener)
         try:
-            schema, merge_notes = merge_schemas(inputs, mapping.fields)
+            schema, merge_notes = merge_schemas(inputs, same=file is None)
             unsure = compare_samples(inputs, same_units=mapping.same_units)
         except DatasetsDifferError as error:
             raise NeedsMappingError(
@@ -105,7 +178,7 @@ class MergedSource(Source):
         }
         differ = [f"{fact}: {describe_by_value(said, inputs)}" for fact, said in facts.items() if len({*said}) > 1]
         own = dict.fromkeys(note for source in sources for note in source.details.notes)
-        notes = (*own, *differ, *merge_notes, *unsure)
+        videos = [source.details.videos for source in sources]
         rate, action = common_value(rates), common_value(last)
         meaning = Meaning(
             rate,
@@ -120,18 +193,16 @@ class MergedSource(Source):
             _files(inputs),
             MergedDecoder(inputs, schema, starts),
             splits,
-            mapping.fields,
             meaning,
             Details(
                 tuple(violation for source in sources for violation in source.details.violations),
-                notes,
-                videos=_common_videos(sources),
+                (*own, *differ, *merge_notes, *unsure),
+                videos={path: said for path, said in videos[0].items() if all(own.get(path) == said for own in videos)},
             ),
         )
 
     def plan(self) -> dict[str, Any]:
-        members = [[m.name, m.source.plan(), m.connecting.configuration.plan()] for m in self.decoder.inputs]
-        return {"merged": members, "fields": self.mode}
+        return {"merged": [[m.name, m.source.plan(), m.connecting.configuration.plan()] for m in self.decoder.inputs]}
 
     @functools.cached_property
     def _shards(self) -> Mapping[str, tuple[MergedInput, Shard]]:
@@ -142,12 +213,6 @@ class MergedSource(Source):
     def companions(self, shard: Shard) -> Sequence[str]:
         member, own = self._shards[shard.path]
         return member.source.companions(own)
-
-
-def _common_videos(sources: Sequence[Source]) -> dict[str, Mapping[str, Any]]:
-    """The facts about a video that all datasets share. Equal ones are copied, unless connectors change them."""
-    said = [source.details.videos for source in sources]
-    return {path: about for path, about in said[0].items() if all(own.get(path) == about for own in said)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,28 +250,19 @@ class MergedDecoder:
         connected = episodes[0]
         steps: dict[str, Column] = {}
         for path, field in self.schema.steps.items():
-            if path in connected.steps:
-                steps[path] = _cast(connected.steps[path], field)
-            else:
-                steps[path] = _fill(field, len(connected), member.schema.steps)
+            there = path in connected.steps  # or it is an instruction, and empty
+            steps[path] = _cast(connected.steps[path], field) if there else zeros_of(field, len(connected))
         metadata: dict[str, Any] = {}
         for path, field in self.schema.metadata.items():
             value = connected.metadata.get(path)
             if value is None:
-                metadata[path] = _fill(field, 1, member.schema.metadata)[0]
+                metadata[path] = zeros_of(field, 1)[0]
             elif field.dtype == "string" or field.holds_image_files:
                 metadata[path] = value
             else:
                 metadata[path] = exact_cast(np.asarray(value), field.numpy_dtype, path)[()]
         metadata[FROM.path] = member.name.encode()
         return connected.replace(key=key, steps=steps, metadata=metadata, payload=episode.payload)
-
-
-def _fill(field: Field, steps: int, there: Mapping[str, Field]) -> Column:
-    """What a dataset with these fields lacks: zeros; or of a mask, whether it has the field that it is the mask of."""
-    if is_mask(field):
-        return np.full((steps, *field.closed_shape), field.path.removeprefix(MASK) in there)
-    return zeros_of(field, steps)
 
 
 def _cast(column: Column, field: Field) -> Column:
