@@ -7,7 +7,6 @@ import re
 
 from rlds_beam import storage
 
-_MAX_DEPTH = 8  # how far below a directory `**` looks
 _MAX_BELOW = 3  # directories of each directory that `**` looks into
 _MAX_TRIED = 4  # directories of a directory that `*` looks into
 _MAX_LISTED = {True: 12, False: 60}  # directories that `**` lists: in a bucket, and on a disk
@@ -53,15 +52,14 @@ class DirectoryListing:
     def _find_below(self, path: str, pattern: str) -> str | None:
         if fnmatch.fnmatch(path, pattern):
             return path
-        left = _MAX_LISTED[storage.scheme(path) is not None]
-        waiting = [(path, 0)]
-        while waiting and left:
-            left -= 1
-            directory, depth = waiting.pop()
+        waiting = [path]
+        for _ in range(_MAX_LISTED[storage.scheme(path) is not None]):
+            directory = waiting.pop()
             names = [name for name in self.names(directory) if not name.startswith(".")]
             if found := fnmatch.filter(names, pattern):
                 return storage.join(directory, found[0])
-            if depth < _MAX_DEPTH:
-                below = [name for name in names if not _FILE.search(name)][:_MAX_BELOW]
-                waiting += [(storage.join(directory, name), depth + 1) for name in reversed(below)]
+            below = [name for name in names if not _FILE.search(name)][:_MAX_BELOW]
+            waiting += [storage.join(directory, name) for name in reversed(below)]
+            if not waiting:
+                break
         return None
