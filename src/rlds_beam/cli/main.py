@@ -104,6 +104,8 @@ def _print_error(error: BaseException, words: list[str]) -> int:
         resumes = words[0] in _RESUMABLE and "--dry_run" not in words
         text = "interrupted" + ("; finished work is kept, run the same command to resume" if resumes else "")
         code = 128 + signal.SIGINT
+    elif isinstance(error, OSError) and not is_users(error):
+        cause, text = error, f"{type(error).__name__}: {error}"
     else:
         cause = error
         text = f"{'your code ' if is_users(error) else ''}{describe_error(error)}; -v shows the traceback"

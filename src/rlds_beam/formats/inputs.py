@@ -77,9 +77,8 @@ def open_source(
 
 def open_input(options: InputOptions) -> Source:
     """Opens the input of a job (of several, the first), with the meaning that its options give it."""
-    source = open_source(
-        as_input(options.input), options.split, options.features, options.source_format, options.from_options
-    )
+    given = as_input(options.input)
+    source = open_source(given, options.split, options.features, options.source_format, options.from_options)
     return with_given_meaning(source, options)
 
 
