@@ -81,12 +81,11 @@ def _find_pages(content: bytes) -> dict[int, int]:
     """The end of each complete page, by the number of values that end there. Dictionaries have none."""
     at, values, ends = 4, 0, {0: 4}
     with contextlib.suppress(LookupError, TypeError, ValueError, RecursionError):  # the end of the file, or damage
-        while True:
+        while at <= len(content):
+            ends.setdefault(values, at)
             header, at = _read_struct(content, at)
             at += header[3]
             values += header[5][1] if 5 in header else 0
-            if at <= len(content):
-                ends.setdefault(values, at)
     return ends
 
 

@@ -167,9 +167,17 @@ class Meta:
     @functools.cached_property
     def episodes_in_meta(self) -> list[EpisodeRow] | None:
         """The episodes in meta/; None if a recording was cut before all were there."""
+        total = self.info["total_episodes"]
         try:
             with parsing(self.path("meta")):
                 rows = self._episodes_v21() if self.version == V21 else self._episodes_v3()
+                rows.sort(key=lambda row: row.index)
+                if len(rows) > total and interrupted_plan(self.root) is not None:
+                    rows = rows[:total]
+                if len(rows) != total:
+                    raise ValueError(
+                        f"it has {len(rows)} episodes, info.json says {total}; some of its files are missing"
+                    )
         except UsageError as error:
             if self.fields is None and isinstance(error.__cause__, ValueError):
                 return None  # LeRobot writes the footer when a recording ends
@@ -179,16 +187,6 @@ class Meta:
             convert(row.key, str | None, f"{self.path('meta')}: {EPISODE_KEY}")
             convert(
                 [video.start for video in row.videos.values()], list[_Seconds], f"{self.path('meta')}: from_timestamp"
-            )
-        rows.sort(key=lambda row: row.index)
-        if len(rows) > self.info["total_episodes"] and interrupted_plan(self.root) is not None:
-            rows = rows[: self.info["total_episodes"]]
-        if len(rows) != self.info["total_episodes"] and self.fields is None:
-            return None
-        if len(rows) != self.info["total_episodes"]:
-            raise UsageError(
-                f"{self.root}: meta/ describes {len(rows)} episodes, but info.json says "
-                f"{self.info['total_episodes']}: some of its files are missing or damaged"
             )
         return rows
 
