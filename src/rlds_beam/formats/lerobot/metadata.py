@@ -175,9 +175,7 @@ class Meta:
                 if len(rows) > total and interrupted_plan(self.root) is not None:
                     rows = rows[:total]
                 if len(rows) != total:
-                    raise ValueError(
-                        f"it has {len(rows)} episodes, info.json says {total}; some of its files are missing"
-                    )
+                    raise ValueError(f"some of its files are missing: info.json says {total} episodes, not {len(rows)}")
         except UsageError as error:
             if self.fields is None and isinstance(error.__cause__, ValueError):
                 return None  # LeRobot writes the footer when a recording ends
@@ -192,10 +190,10 @@ class Meta:
 
     def _recover(self) -> list[EpisodeRow]:
         """The whole episodes of a recording that was cut, and those after them, which have a fault."""
-        rows, end, path, fault = list[EpisodeRow](), self.info["total_episodes"], self.path("data"), ""
+        rows, end, fault = list[EpisodeRow](), self.info["total_episodes"], f"{self.path('data')} has no files"
         cameras = {key: self._recorded_frames(key) for key in self.video_keys}
         for path in storage.glob("data/*/*.parquet", self.root):
-            file = path[len(self.root.rstrip("/")) + 1 :]
+            file, fault = path[len(self.root.rstrip("/")) + 1 :], f"{path} ends before it"
             try:
                 with storage.open_read(path) as opened:
                     table = self.open_data(opened).read(columns=["episode_index"], use_threads=False)
@@ -208,7 +206,6 @@ class Meta:
             except UNREADABLE as error:
                 end, fault = max(end, len(rows) + 1), f"{path}: {shorten(error, 400)}"
                 break
-        fault = fault or f"{path} ends before it"
         if not rows:
             raise UsageError(f"{self.root}: the recording was cut and has no whole episode; {fault}")
         return rows + [EpisodeRow(index, 0, rows[-1].file, {}, {}, fault=fault) for index in range(len(rows), end)]
@@ -216,9 +213,8 @@ class Meta:
     def _recorded_frames(self, key: str) -> Iterator[EpisodeVideo]:
         """The frames of a camera, in order. Raises ValueError at a video that cannot be read."""
         for number in itertools.count():
-            file = self._file(
-                "video_path", {**layout.place(number), **layout.place_of_episode(number), "video_key": key}
-            )
+            place = layout.place(number) | layout.place_of_episode(number)  # of v3.0 and v2.1
+            file = self._file("video_path", {**place, "video_key": key})
             try:
                 times = Video.probe(self.path(file)).times.tolist()
             except (EOFError, RuntimeError, *UNREADABLE) as error:
