@@ -162,7 +162,7 @@ KINDS = (
         "observation/images/front",
         "timestamp",
         "language_instruction",
-        example.MEANING.names,
+        dict.fromkeys(("observation/state", "action"), example.JOINTS),
         moving=(0, 1),
         position=True,
     ),
