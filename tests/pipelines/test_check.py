@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import rlds_beam
-from rlds_beam.checking.signals.base import SIGNALS
+from rlds_beam.checking.signals.base import SIGNALS, signal
 from rlds_beam.cli.main import main
 from rlds_beam.errors import UsageError
 from rlds_beam.testing import make_episode, read_items, write_dataset
@@ -86,6 +86,20 @@ def test_same_bytes_for_any_number_of_workers(data, done, tmp_path):
     assert texts[0] == texts[1]
     assert texts[0][0] == Path(done.path).read_bytes()
     assert len([*tmp_path.iterdir()]) == 4  # the files of ranges are gone
+
+
+def test_each_worker_measures_the_signals_of_a_program(data):
+    def steps_above_zero(episodes: Any) -> Any:
+        """Steps in which an action is above zero."""
+        return {path: episodes.share((one.values > 0).any(axis=0)) for path, one in episodes.motions.items()}
+
+    signal("Motion", "share of steps", 0.5)(steps_above_zero)
+    try:
+        tables = [rlds_beam.check(data, workers=workers).table for workers in (1, 2)]
+    finally:
+        del SIGNALS["steps_above_zero"]
+    assert tables[0]["steps_above_zero"].null_count < 25
+    assert tables[0].equals(tables[1])
 
 
 def test_workers_on_other_machines_need_an_output(data):

@@ -129,15 +129,18 @@ def signal(
             leave_out = f"leave them out: `check {condition} --write_exclude=FILE`, then `convert --exclude=FILE`"
         line = (function.__doc__ or name).partition("\n")[0].removesuffix(".")
         summary, advice = line[:1].lower() + line[1:], f"{remedy}; or {leave_out}" if remedy else leave_out
-        SIGNALS[name] = Signal(
-            name, group, summary, unit, threshold, function, advice, misses, needs, relative, decodes
-        )
-        ordered = sorted(SIGNALS.items(), key=lambda item: GROUPS.index(item[1].group))
-        SIGNALS.clear()
-        SIGNALS.update(ordered)
+        add_signal(Signal(name, group, summary, unit, threshold, function, advice, misses, needs, relative, decodes))
         return function
 
     return add
+
+
+def add_signal(signal: Signal) -> None:
+    """Adds a signal, or replaces the one of its name."""
+    SIGNALS[signal.name] = signal
+    ordered = sorted(SIGNALS.items(), key=lambda item: GROUPS.index(item[1].group))
+    SIGNALS.clear()
+    SIGNALS.update(ordered)
 
 
 def statistics(function: Function) -> Function:

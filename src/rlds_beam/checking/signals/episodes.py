@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from rlds_beam.checking.signals.base import BROKEN
+from rlds_beam.checking.signals.base import BROKEN, SIGNALS, Signal, add_signal
 from rlds_beam.checking.steps import is_clock, runs
 from rlds_beam.episodes.columns import is_numeric
 from rlds_beam.episodes.episode import Episode
@@ -243,6 +243,7 @@ class Context:
       decoded: the number of images to decode per camera and episode; 0 for none.
       only: the signals to measure, if not all; then nothing is kept for comparing episodes.
       names: the names of the values of fields, by path.
+      added: the signals of others, which processes that get the context add to their own.
     """
 
     actions: tuple[str, ...] = ()
@@ -254,6 +255,12 @@ class Context:
     decoded: int = 0
     only: frozenset[str] | None = None
     names: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict, hash=False)
+    added: tuple[Signal, ...] = ()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        for signal in self.added:
+            add_signal(signal)
 
     @classmethod
     def from_schema(cls, schema: Schema, *, fps: float | None = None, decoded: int = 0) -> Context:
@@ -289,6 +296,7 @@ class Context:
             decoded,
             None,
             schema.names,
+            tuple(one for one in SIGNALS.values() if not one.measure.__module__.startswith("rlds_beam.")),
         )
 
     @classmethod
