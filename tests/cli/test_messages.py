@@ -121,10 +121,10 @@ def test_output_of_convert_is_named_if_a_dataset_is_expected(tmp_path, capsys):
     for command in (["check", "--rules"], ["stats"], ["inspect"]):
         assert main([*command, pairs]) == 2
         err = capsys.readouterr().err
-        assert err.startswith(f"rlds-beam: {pairs} holds 4 items written by rlds-beam convert with --to=trajectories")
+        assert err.startswith(f"rlds-beam: {pairs} holds 4 items (trajectories) written by rlds-beam convert")
         assert "'rlds-beam show' and rlds_beam.open_dataset read" in err and len(err.splitlines()) == 1
     assert main(["check", "--rules", columns]) == 2
-    assert "holds 4 items written by rlds-beam convert with --to=columns" in capsys.readouterr().err
+    assert "holds 4 items (columns) written by rlds-beam convert" in capsys.readouterr().err
     (tmp_path / "pairs/manifest.json").unlink()
     assert main(["convert", pairs, str(tmp_path / "new")]) == 2
     assert "holds the unfinished output of rlds-beam convert" in capsys.readouterr().err

@@ -75,7 +75,7 @@ def test_one_shard_has_the_bytes_of_convert(tmp_path: Path, capsys: pytest.Captu
         (path.name, path.read_bytes()) for path in expected
     ]
     assert rlds_beam(["inspect", str(tmp_path / "out")]) == 2
-    assert "out holds 20 items written by a pipeline. Read it with" in capsys.readouterr().err
+    assert "out holds 20 items (trajectories) written by a pipeline, not episodes" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("connectors", [[], [SubsampleSteps(2)]])

@@ -110,7 +110,7 @@ def _recognize_one(path: str, listing: DirectoryListing) -> Recognized | None:
             raise UsageError(f"{path} holds the unfinished output of {writer}; run it again")
         if find_readable(written.to) is None:
             raise UsageError(
-                f"{path} holds {written.items:,} items written by {writer} with --to={to}, not episodes: "
+                f"{path} holds {written.items:,} items ({to}) written by {writer}, not episodes: "
                 "'rlds-beam show' and rlds_beam.open_dataset read trajectories and columns"
             )
         return Recognized(to, f"{PLAN} of {writer}")
