@@ -26,7 +26,6 @@ class DataflowOptions(Options):
 
     project: str | None = option(None, "Google Cloud project of the job")
     region: str | None = option(None, "region of the workers, e.g. us-central1")
-    temp_location: str | None = option(None, "gs:// directory for temporary files", metavar="DIR")
     staging_location: str | None = option(
         None, "gs:// directory for files staged to the workers (default: --temp_location)", metavar="DIR"
     )
@@ -61,6 +60,9 @@ class RunOptions(FlinkOptions, DataflowOptions):
         "local, or a Beam runner: direct, prism, flink, dataflow, module:Class",
     )
     workers: int | None = option(None, "local worker processes (default: one per core if faster)", least=1)
+    temp_location: str | None = option(
+        None, "directory for temporary files that this command and all of Beam's workers can use", metavar="DIR"
+    )
     beam_options: tuple[str, ...] = ()  # Beam's own flags
 
     def __post_init__(self) -> None:
@@ -71,8 +73,9 @@ class RunOptions(FlinkOptions, DataflowOptions):
                     f"{flag.partition('=')[0]} has no effect: set AWS_PROFILE, or "
                     "AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, ... for the command and its workers"
                 )
-        if self.runner == "local" and self.beam_options:
-            raise UsageError(f"{self.beam_options[0]} is a flag of Beam, which --runner=local does not use")
+        given = [*self.beam_options, *([] if self.temp_location is None else ["--temp_location"])]
+        if self.runner == "local" and given:
+            raise UsageError(f"{given[0]} is a flag of Beam, which --runner=local does not use")
         if self.runner != "local" and self.workers is not None:
             raise UsageError(f"--workers needs --runner=local; {_INSTEAD.get(self.runner, _FLAGS)}")
         for group, runners in ((FlinkOptions, ("flink",)), (DataflowOptions, DATAFLOW)):

@@ -75,11 +75,11 @@ class BeamRunner:
             return tempfile.mkdtemp(prefix="rlds-beam-")
         if output is not None:
             return storage.join(output, JOB)
-        place = PipelineOptions(self.flags()).get_all_options()["temp_location"]
+        place = self.options.temp_location or PipelineOptions(self.flags()).get_all_options()["temp_location"]
         if place is None:
             raise UsageError(
                 f"--runner={self.options.runner}: this job has no output, through which its workers could return the "
-                "result: name a directory that all of them and this command can use, with -- --temp_location=DIR"
+                "result: name a directory that all of them and this command can use, with --temp_location=DIR"
             )
         return storage.join(place, f"rlds-beam-{time.time_ns()}")
 

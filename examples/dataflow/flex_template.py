@@ -30,7 +30,10 @@ CLOUD = {"project", "region", "temp_location", "staging_location"}
 
 def actions() -> Iterator[tuple[argparse.Action, str]]:
     """Each option of `convert` once, with the format that it needs."""
-    parser, seen = Parser(add_help=False), {*HIDDEN, *option_names(FlinkOptions), *option_names(DataflowOptions)}
+    parser, seen = (
+        Parser(add_help=False),
+        {*HIDDEN, *CLOUD, *option_names(FlinkOptions), *option_names(DataflowOptions)},
+    )
     known = ConvertConfig.known_formats()
     for needs, options_class in (("", ConvertConfig), *((f"{choice}: ", kind) for choice, kind in known.items())):
         add_options(parser, options_class)

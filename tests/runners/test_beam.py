@@ -51,10 +51,10 @@ def test_a_graph_does_not_grow_with_shards(tmp_path: Path) -> None:
 def test_a_job_without_an_output_needs_a_directory_that_workers_share(tmp_path: Path) -> None:
     path = write_dataset(tmp_path / "data", [make_episode(1)] * 3000, shards=3000)
     config = CheckConfig.create(str(path), rules=True, runner=ANY_RUNNER, accept=("duplicate_episode",))
-    with pytest.raises(UsageError, match=r"has no output, .* -- --temp_location=DIR"):
+    with pytest.raises(UsageError, match=r"has no output, .* with --temp_location=DIR"):
         check(config)
     place = tmp_path / "shared"
-    report = check(dataclasses.replace(config, beam_options=(f"--temp_location={place}",))).report
+    report = check(dataclasses.replace(config, temp_location=str(place))).report
     assert report.records == 3000 and list(place.iterdir()) == []
 
 

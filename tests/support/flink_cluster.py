@@ -161,8 +161,8 @@ class Cluster:
             "flink_master": self.address,
             "environment_config": self.pool,
             "flink_job_server_jar": str(JOB_SERVER),
+            "temp_location": str(self.home / "shared"),
             "beam_options": (
-                f"--temp_location={self.home / 'shared'}",
                 f"--files_to_stage={next(LIB.glob('log4j-api*'))}",
                 *(f"--job_server_jvm_properties={option}" for option in SHORT_LIVED),
             ),
