@@ -65,7 +65,7 @@ def test_a_terminal_has_a_live_line(data, tmp_path, gate) -> None:
     with running(arguments, env=environment, stdout=terminal, stderr=terminal, text=False) as process:
         os.close(terminal)
         seen = read_until(master, b"[12] of 8 ranges")
-        assert re.search(rb" 12%.* 1 of 8 ranges| 25%.* 2 of 8 ranges", seen) and "━".encode() in seen, seen
+        assert re.search(rb" [1-7]\d%.* [12] of 8 ranges", seen) and "━".encode() in seen, seen  # others have begun
         gate.open()
         seen += read_until(master, b"took ")
         assert process.wait(DEADLINE) == 0, seen
