@@ -47,9 +47,6 @@ _TEXTS = re.compile(r"[\w.-]+\.labels\.txt|(LICEN[CS]E|COPYING|NOTICE)[\w.-]*|pr
 """Files that belong to the data. TFDS writes `*.labels.txt` for a ClassLabel, with a class name per line."""
 
 
-_SHARD = re.compile(r"\.(tfrecord|array_record)(-|$)")
-
-
 @dataclasses.dataclass(frozen=True)
 class RldsSource(Source):
     """An RLDS dataset in TFDS's layout.
