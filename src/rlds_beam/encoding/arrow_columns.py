@@ -30,9 +30,7 @@ from rlds_beam.typing import Array
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-METADATA = b"rlds_beam"
-"""Key in the metadata of an Arrow field."""
+METADATA = b"rlds_beam"  # the key in the metadata of an Arrow field
 
 _WIDER = {"float16": "float32", "bfloat16": "float32"}
 
@@ -41,15 +39,12 @@ def arrow_schema(fields: Sequence[Field]) -> pa.Schema:
     """The Arrow schema of a table with these columns, named by their paths."""
     import pyarrow as pa
 
-    return pa.schema([_arrow_field(field) for field in fields])
-
-
-def _arrow_field(field: Field) -> pa.Field:
-    import pyarrow as pa
-
-    stored = {"dtype": field.dtype, "shape": list(field.shape), "encoding": field.encoding}
-    facts = {**stored, **field.meaning_json()}
-    return pa.field(field.path, _arrow_type(field), nullable=False, metadata={METADATA: json.dumps(facts).encode()})
+    columns = []
+    for field in fields:
+        stored = {"dtype": field.dtype, "shape": list(field.shape), "encoding": field.encoding, **field.meaning_json()}
+        metadata = {METADATA: json.dumps(stored).encode()}
+        columns.append(pa.field(field.path, _arrow_type(field), nullable=False, metadata=metadata))
+    return pa.schema(columns)
 
 
 def _arrow_type(field: Field) -> pa.DataType:
@@ -85,8 +80,12 @@ def to_arrow(field: Field, column: Column, rows: int) -> pa.Array:
     if isinstance(column, EncodedImages):
         raise ValueError(f"{field.path} holds encoded images, but expected {field}")
     if field.dtype == "string":
-        texts = [text for row in decode_texts(column, field.path) for text in row]
-        return _nest(_strings(texts, field.path), _sizes(column, dims), field)
+        try:
+            texts = [text.decode() for row in decode_texts(column, field.path) for text in row]
+        except UnicodeDecodeError as error:
+            detail = f"text is not UTF-8, as Parquet requires: {error}"
+            raise BadEpisode(Violation("wrong_dtype_or_shape", detail, field.path)) from None
+        return _nest(pa.array(texts, pa.string()), _sizes(column, dims), field)
     if column.dtype == object and None in dims:
         parts = [np.asarray(value) for value in column]
         for part in parts:
@@ -95,8 +94,8 @@ def to_arrow(field: Field, column: Column, rows: int) -> pa.Array:
     else:
         _check_field(field, column.dtype, column.shape[1:])
         flat_values = np.ascontiguousarray(column).ravel()
-    values = pa.array(flat_values.astype(_WIDER.get(field.dtype, field.dtype), copy=False))
-    return _nest(values, _sizes(column, dims), field)
+    stored = flat_values.astype(_WIDER.get(field.dtype, field.dtype), copy=False)
+    return _nest(pa.array(stored), _sizes(column, dims), field)
 
 
 def _check_field(field: Field, dtype: Any, shape: tuple[int, ...]) -> None:
@@ -105,21 +104,11 @@ def _check_field(field: Field, dtype: Any, shape: tuple[int, ...]) -> None:
         raise ValueError(f"{field.path} is {dtype}{list(shape)}, but expected {field}")
 
 
-def _strings(texts: list[bytes], path: str) -> pa.Array:
-    import pyarrow as pa
-
-    try:
-        return pa.array([text.decode() for text in texts], pa.string())
-    except UnicodeDecodeError as error:
-        detail = f"text is not UTF-8, as Parquet requires: {error}"
-        raise BadEpisode(Violation("wrong_dtype_or_shape", detail, path)) from None
-
-
 def _sizes(column: Array, dims: Sequence[int | None]) -> list[Array]:
     """The length of each list, one array per level of nesting; empty arrays if all dimensions are known."""
     if all(dims):
         return [np.empty(0, np.int64)] * len(dims)
-    if column.dtype == object and None in dims and not is_nested(column):
+    if column.dtype == object and None in dims and column.ndim == 1:  # each row has its own shape
         shapes = np.array([np.shape(value) for value in column], np.int64).reshape(len(column), len(dims))
     else:
         shapes = np.tile(np.array(np.shape(column)[1 : 1 + len(dims)], np.int64), (len(column), 1))
@@ -128,11 +117,6 @@ def _sizes(column: Array, dims: Sequence[int | None]) -> list[Array]:
         sizes.append(np.repeat(shapes[:, level], repeats))
         repeats = repeats * shapes[:, level]
     return sizes
-
-
-def is_nested(column: Array) -> bool:
-    """Whether an object array has several axes: text or images of known shape."""
-    return column.ndim > 1
 
 
 def _nest(values: pa.Array, sizes: list[Array], field: Field) -> pa.Array:
@@ -154,40 +138,20 @@ def _nest(values: pa.Array, sizes: list[Array], field: Field) -> pa.Array:
 
 def from_arrow(field: Field, array: pa.Array) -> Column:
     """The inverse of `to_arrow`; text is bytes."""
-    rows, dims = len(array), field.shape[:-3] if field.holds_image_files else field.shape
-    shapes, values = _unnest(array, dims)
+    if None in (field.shape[:-3] if field.holds_image_files else field.shape):
+        column = objects([_read_rows(field, array.slice(row, 1))[0] for row in range(len(array))])
+    else:
+        column = _read_rows(field, array)
+    return EncodedImages(column, field.shape[-3:], field.dtype) if field.holds_image_files else column
+
+
+def _read_rows(field: Field, array: pa.Array) -> Array:
+    """The values of rows of one shape."""
+    flat, shape = flatten_lists(array)
     if field.holds_image_files or field.dtype == "string":
-        flat = objects([v if isinstance(v, bytes) else v.encode() for v in values.to_pylist()])
-    else:
-        flat = values.to_numpy(zero_copy_only=False).astype(field.numpy_dtype, copy=False)
-    if None in dims:
-        sizes = shapes.prod(axis=1)
-        starts = np.concatenate([[0], np.cumsum(sizes)])
-        column = objects([flat[a:b].reshape(shape) for a, b, shape in zip(starts, starts[1:], shapes, strict=False)])
-    else:
-        column = flat.reshape(rows, *cast("tuple[int, ...]", dims))
-    if field.holds_image_files:
-        return EncodedImages(column, field.shape[-3:], field.dtype)
-    return column
-
-
-def _unnest(array: pa.Array, dims: Sequence[int | None]) -> tuple[Array, pa.Array]:
-    """The shape of each row, [rows, dims], and the flat values. Within a row, lists of a level have equal lengths."""
-    import pyarrow as pa
-
-    shapes = np.zeros((len(array), len(dims)), np.int64)
-    repeats = np.ones(len(array), np.int64)
-    for level, size in enumerate(dims):
-        if pa.types.is_fixed_size_list(array.type):
-            shapes[:, level] = cast(int, size)
-        else:
-            offsets = array.offsets.to_numpy()
-            first = np.concatenate([[0], np.cumsum(repeats)])[:-1]
-            there = repeats > 0
-            shapes[there, level] = np.diff(offsets)[first[there]]
-        repeats = repeats * shapes[:, level]
-        array = array.flatten()
-    return shapes, array
+        return objects([v if isinstance(v, bytes) else v.encode() for v in flat.to_pylist()]).reshape(shape)
+    values: Array = flat.to_numpy(zero_copy_only=False).astype(field.numpy_dtype, copy=False)
+    return values.reshape(shape)
 
 
 def ipc_bytes(table: pa.Table) -> bytes:

@@ -115,7 +115,7 @@ def naming_damage(path: str) -> Iterator[None]:
         yield
     except UNREADABLE as error:
         raise RldsBeamError(
-            f"cannot read {path}: {shorten(error)}; fetch the file again, or convert the dataset again"
+            f"cannot read {path}: {shorten(error)}; fetch it again, or convert the dataset again"
         ) from error
 
 
