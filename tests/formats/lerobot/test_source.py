@@ -145,10 +145,14 @@ def test_a_recording_that_was_cut_is_read_as_far_as_it_is_whole(tmp_path):
     report = data.convert_here(tmp_path / "own", tmp_path / "out", from_="lerobot", fps=None)
     assert (report.valid, report.rejected, report.records) == (3, 2, 5)
     assert data.meta(tmp_path / "out", "info")["total_frames"] == 4 + 3 + 5
+    (tmp_path / "own/meta/info.json").write_text(json.dumps({**info, "total_episodes": 10**15, "splits": {}}))
+    with pytest.raises(UsageError, match="has 3 of 1,000,000,000,000,000 episodes"):
+        open_source(str(tmp_path / "own"), from_="lerobot")
     for path in (tmp_path / "own/data/chunk-000").glob("*"):
         path.unlink()
     (tmp_path / "own/meta/episodes.jsonl").write_text("")
-    with pytest.raises(UsageError, match="has no whole episode"):
+    (tmp_path / "own/meta/info.json").write_text(json.dumps({**info, "total_episodes": 5}))
+    with pytest.raises(UsageError, match="has 0 of 5 episodes"):
         open_source(str(tmp_path / "own"), from_="lerobot")
 
 

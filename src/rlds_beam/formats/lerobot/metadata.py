@@ -27,6 +27,7 @@ from rlds_beam.output.append import interrupted_plan
 from rlds_beam.text import shorten
 
 _Seconds = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+_MAX_LOST = 1_000_000  # episodes of a recording that was cut which are rejected one by one
 
 
 class _Feature(TypedDict):
@@ -206,8 +207,8 @@ class Meta:
             except UNREADABLE as error:
                 end, fault = max(end, len(rows) + 1), f"{path}: {shorten(error, 400)}"
                 break
-        if not rows:
-            raise UsageError(f"{self.root}: the recording was cut and has no whole episode; {fault}")
+        if not rows or end > len(rows) + _MAX_LOST:
+            raise UsageError(f"{self.root}: the recording was cut and has {len(rows):,} of {end:,} episodes; {fault}")
         return rows + [EpisodeRow(index, 0, rows[-1].file, {}, {}, fault=fault) for index in range(len(rows), end)]
 
     def _recorded_frames(self, key: str) -> Iterator[EpisodeVideo]:
