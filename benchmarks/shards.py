@@ -57,13 +57,13 @@ def plan(directory: Path) -> dict[str, float]:
 
     from rlds_beam.jobs.convert import prepare
     from rlds_beam.jobs.options import ConvertOptions
-    from rlds_beam.reading.shard_list import spilling
+    from rlds_beam.reading.shard_list import spill_lists
 
     began = time.perf_counter()
     output = str(DATA / "shards_out")
     job = prepare(ConvertOptions.create(str(directory), output, accept=("duplicate_episode",)))
     seconds, memory = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as shared, spilling(shared):
+    with tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True) as shared, spill_lists(shared):
         stages = sum(len(cloudpickle.dumps(stage)) for stage in job.stages(pending=job.ranges))
     return {"seconds": seconds, "memory_mb": memory, "input_bytes": len(job.plan.inputs), "stage_bytes": stages}
 

@@ -19,7 +19,7 @@ from rlds_beam import storage
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.output.files import JOB
 from rlds_beam.processing.job import Figures, Stage, Totals
-from rlds_beam.reading.shard_list import spilling
+from rlds_beam.reading.shard_list import spill_lists
 from rlds_beam.runners import errors
 from rlds_beam.runners.base import RunOptions
 from rlds_beam.transforms.stages import RunStages
@@ -102,7 +102,7 @@ class BeamRunner:
         """Runs a job; see `runners.run`."""
         directory = self.shared_directory(output)
         path = storage.join(directory, "result")
-        with _temporary(directory), spilling(directory):
+        with _temporary(directory), spill_lists(directory):
             try:
                 pipeline = self.create_pipeline()
                 pipeline | "Run" >> RunStages(stages) | "Result" >> beam.Map(_write_result, stages[-1].name, path)

@@ -26,7 +26,7 @@ import cloudpickle
 from rlds_beam import platforms, worker_status
 from rlds_beam.errors import RldsBeamError, UsageError
 from rlds_beam.processing.job import Figures, Stage, Totals, process_here, run_stages
-from rlds_beam.reading.shard_list import spilling
+from rlds_beam.reading.shard_list import spill_lists
 from rlds_beam.runners.errors import WorkerTraceback, plain
 from rlds_beam.user_functions import search_as_the_parent
 
@@ -102,7 +102,7 @@ class Workers:
         if self._lists is None:
             self._lists = tempfile.TemporaryDirectory(prefix="rlds-beam-", ignore_cleanup_errors=True)
         try:
-            with spilling(self._lists.name):
+            with spill_lists(self._lists.name):
                 content = cloudpickle.dumps((stage, dict(totals)))
         except Exception as error:  # what objects of users raise
             raise UsageError(f"--workers={self._count}: {error}: move it to a module, or use --workers=1") from error

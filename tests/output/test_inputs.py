@@ -17,7 +17,7 @@ from rlds_beam.output.plans import encode_inputs, read_inputs
 from rlds_beam.reading.base import Split
 from rlds_beam.reading.changes import Snapshot
 from rlds_beam.reading.plan import plan_ranges
-from rlds_beam.reading.shard_list import ShardList, spilling
+from rlds_beam.reading.shard_list import ShardList, spill_lists
 
 
 def _plan(names: list[str]) -> tuple[Any, Any, Snapshot]:
@@ -47,7 +47,7 @@ def test_bytes_of_many_shards(tmp_path: Path) -> None:
         assert len(content) <= 60 * count
         assert len(digest) == 64  # what plan.json has of it
         assert read_names(tmp_path, digest, content) == names
-        with spilling(str(tmp_path)):
+        with spill_lists(str(tmp_path)):
             sizes[count] = len(pickle.dumps((ranges, snapshot)))
     assert max(sizes.values()) < 20_000 and sizes[20_000] - sizes[5_000] < 100
 

@@ -29,7 +29,7 @@ class InputOptions(Options):
     from_options: Any = None  # the options of the input's format
 
     @functools.cached_property
-    def recognized(self) -> Recognized:
+    def recognition(self) -> Recognized:
         """The format of the input, and what tells it: `--from`, or its files.
 
         Raises:
@@ -42,7 +42,7 @@ class InputOptions(Options):
     @property
     def source_format(self) -> str:
         """The name of the input's format, given or recognized."""
-        return self.recognized.format
+        return self.recognition.format
 
     def with_format(self) -> Self:
         return dataclasses.replace(self, from_=self.source_format)

@@ -82,7 +82,7 @@ class Survey:
     @property
     def format(self) -> str:
         """The format of the dataset, with what tells it: `minari (data/metadata.json)`."""
-        return str(self.config.recognized)
+        return str(self.config.recognition)
 
     def __repr__(self) -> str:
         return "\n".join(_lines(self))

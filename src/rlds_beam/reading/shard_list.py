@@ -1,7 +1,7 @@
 """Lists of shards and ranges as columns of numbers, for there may be a million: they take 100 bytes a shard in memory.
 
-In a pickle they take none: `spilling` names a directory that the processes share, and a list is a file there, which a
-process reads if it uses it.
+In a pickle they take none: `spill_lists` names a directory that the processes share, and a list is a file there, which
+a process reads if it uses it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAX_INLINE_BYTES = 64 << 10
 
 
 @contextlib.contextmanager
-def spilling(directory: str) -> Iterator[None]:
+def spill_lists(directory: str) -> Iterator[None]:
     """While the block pickles lists, those that are long become files in this directory."""
     token = _SHARED.set(directory)
     try:
@@ -43,7 +43,7 @@ def spilling(directory: str) -> Iterator[None]:
 
 
 class Columns:
-    """Arrays of equal length by name; `spilling` says how they are pickled.
+    """Arrays of equal length by name; `spill_lists` says how they are pickled.
 
     Args:
       arrays: the arrays.

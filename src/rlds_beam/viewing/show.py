@@ -60,7 +60,7 @@ def show(value: Any, episode: int | str | None = None, **options: Any) -> View:
       UsageError: there is no such dataset or episode, or the value cannot be shown.
     """
     if isinstance(value, (str, os.PathLike)):
-        value = open_viewed(InputOptions.create(os.fspath(value), **options))
+        value = open_for_viewing(InputOptions.create(os.fspath(value), **options))
     elif options:
         raise UsageError(f"{next(iter(options))} is for the path of a dataset, not for {_kind(value)}")
     if episode is None:
@@ -133,7 +133,7 @@ def shown_row(dataset: Dataset, number: int) -> ShownEpisode:
         raise UsageError(str(error)) from None
 
 
-def open_viewed(config: InputOptions) -> Source | Dataset:
+def open_for_viewing(config: InputOptions) -> Source | Dataset:
     """Opens a path: as the source that `from_` names, or by default in its recognized format.
 
     Raises:

@@ -296,7 +296,7 @@ class Context:
             decoded,
             None,
             schema.names,
-            tuple(one for one in SIGNALS.values() if not one.measure.__module__.startswith("rlds_beam.")),
+            tuple(signal for signal in SIGNALS.values() if not signal.measure.__module__.startswith("rlds_beam.")),
         )
 
     @classmethod

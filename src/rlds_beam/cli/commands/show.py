@@ -59,7 +59,7 @@ def show(config: ShowConfig) -> ShownEpisode:
     if config.output is not None:
         pictures.kind_of_file(config.output)
         outcome.check_writable(config.output, "--output", config.input)
-    opened = showing.open_viewed(config)
+    opened = showing.open_for_viewing(config)
     number = int(config.episode) if re.fullmatch(r"-?\d{1,18}", config.episode) else None
     if not isinstance(opened, Dataset):
         shown = showing.shown_episode(opened, config.episode if number is None else number)

@@ -165,7 +165,7 @@ def _bind_own(profile: Profile, first: Container, raw_images: str) -> Layout:
 
 def _with_defaults(bound: Iterable[Bound], where: str, notes: list[str]) -> dict[str, Field]:
     """The fields by path, and those of RLDS that the files lack; adds a note if there is no reward."""
-    steps = by_path((field for one in bound for field in window_fields(one.field, one.rule.window)), where)
+    steps = by_path((field for known in bound for field in window_fields(known.field, known.rule.window)), where)
     if "reward" not in steps:
         notes.append(NO_REWARD)
     defaults = {"reward": Field("reward", "float32"), "discount": Field("discount", "float32"), **FLAG_FIELDS}

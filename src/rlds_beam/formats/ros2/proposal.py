@@ -128,7 +128,7 @@ def _calibration(bag: Bag, camera: str, path: str) -> dict[str, dict[str, Any]]:
     if _STATIC in bag.topics:
         kind, frame = message_type(bag.topics[_STATIC]), info.header.frame_id
         sent = [kind.decode(data) for _, _, data in bag.messages((_STATIC,))]
-        if any(one.child_frame_id == frame for message in sent for one in message.transforms):
+        if any(pose.child_frame_id == frame for message in sent for pose in message.transforms):
             fields[f"{path}_extrinsics"] = {"topic": _STATIC, "frame": frame}
     return fields
 
